@@ -1,0 +1,1 @@
+//! The flodl coordinator: who trains which samples for how long, when to average, who is dead.

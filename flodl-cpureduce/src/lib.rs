@@ -1,0 +1,1 @@
+//! Weighted, streamed, bit-reproducible averaging of model parameters on the CPU.

@@ -1,0 +1,1 @@
+//! The flodl monitor: store, timeline and summary of a training run.

@@ -1,0 +1,1 @@
+//! Frames, messages and the authenticated handshake between the processes of a flodl training run.

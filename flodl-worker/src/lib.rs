@@ -1,0 +1,1 @@
+//! The flodl worker: the training loop of one rank, from dataset to checkpoint.
