@@ -1,0 +1,161 @@
+//! Who and what the messages speak of: ranks, hosts, runs, rounds, and ranges of sample positions.
+
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $show:literal) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($show, "{}"), self.0)
+            }
+        }
+    };
+}
+
+number!(
+    /// One device, one training process. Given by the controller at admission: lowest free number first.
+    Rank(u32), "rank "
+);
+number!(
+    /// A rank's nth life, from 1. Given by the controller alone.
+    Incarnation(u32), "incarnation "
+);
+number!(
+    /// A connection of a relay (or of a rank to its relay), given by the side that accepted it; never used again.
+    SessionId(u64), "session "
+);
+number!(
+    /// One pass over the dataset's positions, from 0.
+    Epoch(u64), "epoch "
+);
+number!(
+    /// One average, from 0. Round 0 spreads the first parameters.
+    Round(u64), "round "
+);
+number!(
+    /// The work between two averages, from 1. A window that is planned again gets a new number.
+    WindowId(u64), "window "
+);
+number!(
+    /// How many rounds after round 0 have committed: version 0 is what round 0 spread.
+    Version(u64), "version "
+);
+
+impl Version {
+    /// The version after this one.
+    #[must_use]
+    pub fn next(self) -> Version {
+        Version(self.0 + 1)
+    }
+}
+
+macro_rules! sixteen_bytes {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub [u8; 16]);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    };
+}
+
+sixteen_bytes!(
+    /// Names a training run. 16 random bytes, shown as 32 hexadecimal digits.
+    RunId
+);
+sixteen_bytes!(
+    /// Names a host within a run: its name, cut or filled with zeros to 16 bytes. See [`HostId::from_name`].
+    HostId
+);
+
+impl HostId {
+    /// The id of the host called `name`: its UTF-8 bytes, filled with zeros. `None` where `name` is empty, longer than
+    /// 16 bytes or holds anything but ASCII letters, digits, `-`, `_` and `.`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<HostId> {
+        let ok = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || name.len() > 16 || !name.bytes().all(ok) {
+            return None;
+        }
+        let mut id = [0; 16];
+        id[..name.len()].copy_from_slice(name.as_bytes());
+        Some(HostId(id))
+    }
+
+    /// The host's name, where the id was made from one; else its hexadecimal digits.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(16);
+        match core::str::from_utf8(&self.0[..len]) {
+            Ok(name) if HostId::from_name(name) == Some(*self) => name.to_owned(),
+            _ => self.to_string(),
+        }
+    }
+}
+
+/// Positions `start..end` of an epoch's order (not dataset indices: the epoch's permutation maps one to the other).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Range {
+    /// The first position.
+    pub start: u64,
+    /// One past the last position; at least `start`.
+    pub end: u64,
+}
+
+impl Range {
+    /// How many positions; 0 where `end` is not past `start` (a hostile range).
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether it holds no position.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How many positions the ranges hold together; saturates.
+#[must_use]
+pub fn samples(ranges: &[Range]) -> u64 {
+    ranges.iter().fold(0, |sum, range| sum.saturating_add(range.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_survive_and_odd_ones_are_refused() {
+        for name in ["a", "box-2.lan", "sixteen-bytes-ok"] {
+            assert_eq!(HostId::from_name(name).map(|id| id.name()), Some(name.to_owned()));
+        }
+        for name in ["", "seventeen-bytes-x", "a b", "../up", "é"] {
+            assert_eq!(HostId::from_name(name), None, "{name}");
+        }
+        assert_eq!(HostId([7; 16]).name(), "07".repeat(16));
+    }
+
+    #[test]
+    fn hostile_ranges_are_empty() {
+        assert!(Range { start: 9, end: 3 }.is_empty());
+        let all = Range { start: 0, end: u64::MAX };
+        assert_eq!(samples(&[all, all]), u64::MAX);
+    }
+}

@@ -1,0 +1,144 @@
+//! What the coordinator says to relays and ranks.
+
+use super::join::{Admit, RunConfig};
+use super::record::Reason;
+use crate::{Epoch, Incarnation, Range, Rank, Round, SessionId, Version, WindowId};
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// Coordinator -> relay or rank. Broadcasts go once per relay (stream `AllRanks`); the relay acts on
+/// those that concern its fold and hands every one to its ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Control {
+    /// To a relay: the ranks it may start and speak for.
+    Admit(Admit),
+    /// To a rank, once the run is formed: its final settings. The relay reads the layout from it.
+    Admitted(Box<RunConfig>),
+    /// To a rank or a relay: it is not part of this run, and why. It ends.
+    Refused {
+        /// The sentence to print, with both values where two differ.
+        why: Reason,
+    },
+    /// To a rank: answer with [`super::Report::Manifest`].
+    SendManifest,
+    /// To a rank: train this.
+    Window(WindowPlan),
+    /// To a rank: more of the window it is in. Ignored by a rank that has reported that window.
+    ExtendPartition {
+        /// The window meant.
+        window: WindowId,
+        /// Further ranges; used after those it has.
+        leases: Vec<Range>,
+    },
+    /// To all: the gate fired. Every rank of the roster snapshots at its next batch boundary, sends `SnapshotReady`, then
+    /// its chunks (or `Absent`).
+    RequestParams {
+        /// The round.
+        round: Round,
+        /// Everybody taking part, in rank order.
+        roster: Vec<RosterEntry>,
+    },
+    /// To all: the round is over. Ranks apply a committed result (or forget it), then go on.
+    RoundDone {
+        /// The round.
+        round: Round,
+        /// What became of it.
+        outcome: RoundOutcome,
+        /// What follows.
+        next: Next,
+    },
+    /// To all: that rank's life is over; folds go on without it.
+    DeclareDead {
+        /// Who.
+        rank: Rank,
+        /// Which of its lives.
+        incarnation: Incarnation,
+        /// Why.
+        why: Reason,
+    },
+    /// To one rank: evaluate the replica on the test split and answer with `EvalResult`.
+    ExecuteEval {
+        /// Names this evaluation; echoed in the result.
+        schedule: u64,
+    },
+    /// To all: the coordinator is alive.
+    Heartbeat,
+    /// To one rank: that life is over, whatever it still believes.
+    Fenced {
+        /// The life meant.
+        incarnation: Incarnation,
+    },
+    /// To all: the run is over and saved. Ranks answer `Finished` and end with 0.
+    Shutdown,
+    /// To all: the run ends before its time; what there is gets saved. Ranks answer `Finished` and end.
+    ShutdownWithSave {
+        /// Why.
+        why: Reason,
+    },
+}
+
+/// One rank's part of a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowPlan {
+    /// The window.
+    pub window: WindowId,
+    /// The epoch that the leases are positions of.
+    pub epoch: Epoch,
+    /// What it may train, in order. Empty: it answers at once with a report of 0 batches.
+    pub leases: Vec<Range>,
+    /// Batches planned for it.
+    pub quota: u32,
+    /// Batches it must not pass.
+    pub quota_max: u32,
+    /// Wall time from its first batch; `None`: the lease or `quota_max` ends the window.
+    pub budget: Option<Duration>,
+    /// Batches committed by all ranks before this window.
+    pub global_step: u64,
+    /// The sum of all ranks' quotas.
+    pub quota_sum: u64,
+}
+
+/// One member of a round.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterEntry {
+    /// Who.
+    pub rank: Rank,
+    /// Which of its lives.
+    pub incarnation: Incarnation,
+    /// The relay's session that it is reached through: the root's contributor.
+    pub session: SessionId,
+    /// What it does.
+    pub part: Part,
+}
+
+/// What a rank does in a round.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// Round 0 only: contributes its parameters with mass 1.
+    Source,
+    /// Contributes what it trained (or `Absent` where it trained nothing), and receives.
+    Contribute,
+    /// Holds no consensus yet: contributes `Absent { Joining }` and receives.
+    Receive,
+}
+
+/// What became of a round.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RoundOutcome {
+    /// The result is the consensus now.
+    Committed {
+        /// Its version.
+        version: Version,
+    },
+    /// Nothing was folded (or round 0 lost its source): everybody keeps what it has.
+    Nothing,
+}
+
+/// What follows a round.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Next {
+    /// More orders: a window, or another round.
+    Window,
+    /// That was the final consensus: no more windows.
+    Final,
+}

@@ -1,0 +1,15 @@
+//! Every message, by direction: [`control`] goes down, [`report`] goes up, [`data`] carries tensors both ways, [`join`]
+//! is what both sides say about themselves, [`record`] is what a person may look at.
+//!
+//! Fields and variants are only ever appended: their order is the wire format.
+
+pub mod control;
+pub mod data;
+pub mod join;
+pub mod record;
+pub mod report;
+
+pub use control::Control;
+pub use data::Data;
+pub use record::Record;
+pub use report::{HostReport, Report};

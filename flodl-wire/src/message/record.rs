@@ -1,0 +1,278 @@
+//! What a person may look at: declared once here, written by the coordinator, stored and shown by the monitor.
+
+use super::join::Emulation;
+use super::report::Evaluation;
+use crate::{Epoch, HostId, Incarnation, Rank, Round, RunId, Time, Version, WindowId};
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// One line of the timeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// When, by the coordinator's clock.
+    pub at: Time,
+    /// What.
+    pub body: Body,
+}
+
+/// The kinds of record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Body {
+    /// The run's settings, once it is formed.
+    Meta(Box<Meta>),
+    /// A level's figures.
+    Node(Node),
+    /// Something happened or was decided.
+    Event(Box<Event>),
+}
+
+/// A decision's why, in a form that log, timeline and page share.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reason {
+    /// A stable name for programs ("process-exited").
+    pub code: String,
+    /// A sentence for people.
+    pub text: String,
+    /// The ranks it speaks of.
+    pub ranks: Vec<Rank>,
+    /// Its figures by name.
+    pub values: Vec<(String, f64)>,
+}
+
+impl Reason {
+    /// A reason without ranks and figures.
+    #[must_use]
+    pub fn new(code: &str, text: impl Into<String>) -> Reason {
+        Reason { code: code.to_owned(), text: text.into(), ranks: Vec::new(), values: Vec::new() }
+    }
+
+    /// The same, about `ranks`.
+    #[must_use]
+    pub fn about(mut self, ranks: impl IntoIterator<Item = Rank>) -> Reason {
+        self.ranks.extend(ranks);
+        self
+    }
+
+    /// The same, with a figure.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: f64) -> Reason {
+        self.values.push((name.to_owned(), value));
+        self
+    }
+}
+
+/// The run's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// The run.
+    pub run_id: RunId,
+    /// The program's version.
+    pub flodl: String,
+    /// Ranks that start.
+    pub world_size: u32,
+    /// Mode name.
+    pub mode: String,
+    /// Epochs.
+    pub epochs: u64,
+    /// Samples a batch.
+    pub batch_size: u32,
+    /// Training samples in the dataset.
+    pub dataset_len: u64,
+    /// Positions in an epoch.
+    pub epoch_len: u64,
+    /// Seed.
+    pub seed: u64,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// The knob that deadlines derive from.
+    pub patience: Duration,
+    /// Ranks that are slowed on purpose.
+    pub emulated: Vec<(Rank, Emulation)>,
+    /// The hosts and their ranks.
+    pub hosts: Vec<(HostId, Vec<Rank>)>,
+}
+
+/// Figures of one level. Absent is not zero.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Node {
+    /// One rank, one window.
+    Rank(RankWindow),
+    /// The run, one round.
+    Root(RootRound),
+}
+
+/// One rank's window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankWindow {
+    /// Who.
+    pub rank: Rank,
+    /// The window.
+    pub window: WindowId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Batches done.
+    pub batches: u32,
+    /// Samples done.
+    pub samples: u64,
+    /// The window's sample of its batch time: mean of batches 2..n, or the one batch; `None` without a batch.
+    pub batch_time: Option<Duration>,
+    /// First batch's excess over that.
+    pub fill: Duration,
+    /// Waiting for data.
+    pub data_wait: Duration,
+    /// From its previous window's last batch to this one's first.
+    pub idle: Duration,
+    /// Sum of losses over samples.
+    pub loss_sum: f64,
+    /// Samples behind it.
+    pub loss_count: u64,
+    /// Learning rate of the last batch.
+    pub lr: f64,
+}
+
+/// The run's figures of one committed round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RootRound {
+    /// The round.
+    pub round: Round,
+    /// The window it ended.
+    pub window: WindowId,
+    /// From the window's orders to `RoundDone`.
+    pub wall: Duration,
+    /// From `RequestParams` to `RoundDone`.
+    pub reduce: Duration,
+    /// The anchor in force.
+    pub anchor: u32,
+    /// Work-weighted mean loss of the window; `None` where nobody trained.
+    pub loss: Option<f64>,
+    /// Per rank: relative distance of its replica from the average.
+    pub divergence: Vec<(Rank, f64)>,
+}
+
+/// Something that happened or was decided, with its reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// What.
+    pub kind: EventKind,
+    /// Why, where there is more to say than the kind does.
+    pub reason: Option<Reason>,
+}
+
+/// The kinds of event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum EventKind {
+    /// A host's relay is connected and may start these ranks.
+    HostJoined {
+        /// The host.
+        host: HostId,
+        /// Its ranks.
+        ranks: Vec<Rank>,
+    },
+    /// A host's relay is gone.
+    HostLost {
+        /// The host.
+        host: HostId,
+    },
+    /// A rank is ready.
+    RankReady {
+        /// Who.
+        rank: Rank,
+    },
+    /// A rank is not taken into the run.
+    RankRefused {
+        /// Who.
+        rank: Rank,
+    },
+    /// The run starts with these.
+    Formed {
+        /// Who.
+        ranks: Vec<Rank>,
+    },
+    /// A window was planned.
+    WindowPlanned {
+        /// The window.
+        window: WindowId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Batches of the slowest rank.
+        anchor: u32,
+        /// Batches per rank.
+        quotas: Vec<(Rank, u32)>,
+    },
+    /// The plan changed, for the reason given.
+    PlanChanged,
+    /// A round began.
+    RoundRequested {
+        /// The round.
+        round: Round,
+    },
+    /// A round committed.
+    RoundCommitted {
+        /// The round.
+        round: Round,
+        /// What it became.
+        version: Version,
+        /// Samples committed for the first time, per rank.
+        committed: Vec<(Rank, u64)>,
+        /// Samples given back that had been folded in part: they will be trained again.
+        repeats: u64,
+        /// Ranks whose contribution is in only some chunks.
+        partial: Vec<Rank>,
+        /// Whether every rank that received the whole result reported the root's digest.
+        digests_equal: bool,
+    },
+    /// A round ended without a result.
+    RoundEmpty {
+        /// The round.
+        round: Round,
+    },
+    /// Every sample of an epoch is committed.
+    EpochDone {
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// A rank's life is over before the run's end.
+    Death {
+        /// Who.
+        rank: Rank,
+        /// Which life.
+        incarnation: Incarnation,
+    },
+    /// Nothing moved for longer than the patience; the reason is the gate's own.
+    Stall,
+    /// Something a person should look at.
+    Alert,
+    /// A rank's replica after applying a version.
+    ReplicaDigest {
+        /// Who.
+        rank: Rank,
+        /// The version.
+        version: Version,
+        /// Whether it equals the consensus's digest.
+        equal: bool,
+    },
+    /// An evaluation is done (or failed, for the reason given).
+    Evaluated {
+        /// Where.
+        rank: Rank,
+        /// What it found.
+        result: Option<Evaluation>,
+    },
+    /// A checkpoint set was written (or not, for the reason given).
+    Checkpoint {
+        /// Of which version.
+        version: Version,
+        /// Where; `None`: it was not written.
+        path: Option<String>,
+    },
+    /// A rank ended as it was told to.
+    RankFinished {
+        /// Who.
+        rank: Rank,
+    },
+    /// The run is over.
+    RunEnded {
+        /// The exit status.
+        exit: i32,
+    },
+}
