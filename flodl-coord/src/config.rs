@@ -1,0 +1,206 @@
+//! What a run is told before it starts, and the deadlines that follow from its patience.
+
+use core::fmt;
+use core::time::Duration;
+use flodl_elche::Mode;
+use flodl_wire::message::join::Emulation;
+use flodl_wire::{Rank, RunId};
+use std::collections::BTreeMap;
+
+/// A run's settings as its command line gives them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The run.
+    pub run_id: RunId,
+    /// Ranks expected; 1..=65536.
+    pub world_size: u32,
+    /// Ranks it starts with at least, where the others ended or were refused first; 1..=`world_size`.
+    pub min_ranks: u32,
+    /// Policy and back end.
+    pub mode: Mode,
+    /// Epochs; `None`: what the trainers ask for, else 1.
+    pub epochs: Option<u64>,
+    /// Samples a batch; `None`: what the trainers ask for, else 64.
+    pub batch_size: Option<u32>,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// The knob that every deadline derives from.
+    pub patience: Duration,
+    /// Ranks to make slower on purpose.
+    pub slow: Slowing,
+}
+
+/// Emulated slowness, so that unequal devices can be had on one machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slowing {
+    /// A step takes at least so long, on every rank.
+    pub step_at_least: Option<Duration>,
+    /// Then each step of these ranks is stretched by this factor (>= 1).
+    pub factors: BTreeMap<Rank, f64>,
+}
+
+impl Slowing {
+    /// What `rank` is told, if anything.
+    #[must_use]
+    pub fn of(&self, rank: Rank) -> Option<Emulation> {
+        let factor = self.factors.get(&rank).copied();
+        if factor.is_none() && self.step_at_least.is_none() {
+            return None;
+        }
+        Some(Emulation {
+            step_at_least: self.step_at_least.unwrap_or(Duration::ZERO),
+            slowdown: factor.unwrap_or(1.0),
+        })
+    }
+}
+
+/// Settings that contradict each other or lie out of range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// No rank, or more than a run can have.
+    #[error("a run has 1 to {max} ranks, not {got}: give another number with -n")]
+    WorldSize {
+        /// Asked for.
+        got: u32,
+        /// The limit.
+        max: u32,
+    },
+    /// More ranks demanded than expected.
+    #[error("--min-ranks {min} is not within 1..={world}, the ranks of the run (-n {world})")]
+    MinRanks {
+        /// Asked for.
+        min: u32,
+        /// Ranks expected.
+        world: u32,
+    },
+    /// A mode that this program cannot run.
+    #[error("--mode {mode} is not available in this build: use {use_instead}")]
+    Mode {
+        /// Asked for.
+        mode: String,
+        /// What there is.
+        use_instead: &'static str,
+    },
+    /// No sample a batch.
+    #[error("--batch-size must be at least 1")]
+    BatchSize,
+    /// Nothing to do.
+    #[error("--epochs must be at least 1")]
+    Epochs,
+    /// A patience that no deadline can be derived from.
+    #[error("--patience {got:?} is not within {min:?}..={max:?}")]
+    Patience {
+        /// Asked for.
+        got: Duration,
+        /// The least.
+        min: Duration,
+        /// The most.
+        max: Duration,
+    },
+    /// A rank that the run does not have.
+    #[error("--slow {rank}={factor} names a rank that a run of {world} ranks does not have: ranks are 0..={last}", rank = rank.0)]
+    SlowRank {
+        /// Named.
+        rank: Rank,
+        /// Its factor.
+        factor: f64,
+        /// Ranks of the run.
+        world: u32,
+        /// The last rank.
+        last: u32,
+    },
+    /// A factor that would make a rank faster, or is no number.
+    #[error("--slow {rank}={factor}: the factor stretches each step and must be within 1..=1000", rank = rank.0)]
+    SlowFactor {
+        /// Named.
+        rank: Rank,
+        /// Its factor.
+        factor: f64,
+    },
+}
+
+/// Ranks of a run at the most.
+pub const RANKS_MAX: u32 = 65_536;
+/// The least patience: below it scheduling jitter looks like silence.
+pub const PATIENCE_MIN: Duration = Duration::from_millis(200);
+/// The most patience.
+pub const PATIENCE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+impl Config {
+    /// Checks the settings against each other.
+    ///
+    /// # Errors
+    /// The first contradiction found, with both values.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.world_size == 0 || self.world_size > RANKS_MAX {
+            return Err(ConfigError::WorldSize { got: self.world_size, max: RANKS_MAX });
+        }
+        if self.min_ranks == 0 || self.min_ranks > self.world_size {
+            return Err(ConfigError::MinRanks { min: self.min_ranks, world: self.world_size });
+        }
+        if !matches!(self.mode, Mode::CpuSync | Mode::CpuCadence) {
+            let use_instead = "cpu-cadence or cpu-sync";
+            return Err(ConfigError::Mode { mode: self.mode.to_string(), use_instead });
+        }
+        if self.batch_size == Some(0) {
+            return Err(ConfigError::BatchSize);
+        }
+        if self.epochs == Some(0) {
+            return Err(ConfigError::Epochs);
+        }
+        if self.patience < PATIENCE_MIN || self.patience > PATIENCE_MAX {
+            return Err(ConfigError::Patience { got: self.patience, min: PATIENCE_MIN, max: PATIENCE_MAX });
+        }
+        self.slow.factors.iter().try_for_each(|(&rank, &factor)| self.check_slow(rank, factor))
+    }
+
+    fn check_slow(&self, rank: Rank, factor: f64) -> Result<(), ConfigError> {
+        if rank.0 >= self.world_size {
+            let (world, last) = (self.world_size, self.world_size - 1);
+            return Err(ConfigError::SlowRank { rank, factor, world, last });
+        }
+        if !(1.0..=1000.0).contains(&factor) {
+            return Err(ConfigError::SlowFactor { rank, factor });
+        }
+        Ok(())
+    }
+}
+
+/// Every deadline of the coordinator, derived from the patience.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Between two signs of life.
+    pub heartbeat: Duration,
+    /// Silence after which a rank or a link counts as dead; also: no movement after which a stall is reported.
+    pub silence: Duration,
+    /// An evaluation or a checkpoint at most.
+    pub callback: Duration,
+    /// From `Shutdown` to the last rank's end.
+    pub shutdown: Duration,
+    /// From a rank's lost connection to its counting as dead, so that its exit status can name the cause.
+    pub exit_grace: Duration,
+}
+
+impl Deadlines {
+    /// The deadlines that follow from `patience`.
+    #[must_use]
+    pub fn from_patience(patience: Duration) -> Deadlines {
+        Deadlines {
+            heartbeat: patience / 10,
+            silence: patience,
+            callback: patience.saturating_mul(30),
+            shutdown: patience,
+            exit_grace: (patience / 20).min(Duration::from_millis(250)),
+        }
+    }
+}
+
+impl fmt::Display for Deadlines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "patience {:?}: heartbeat every {:?}, dead after {:?} of silence, evaluation and saving within {:?}, end within {:?}",
+            self.silence, self.heartbeat, self.silence, self.callback, self.shutdown
+        )
+    }
+}

@@ -1,0 +1,59 @@
+//! What the coordinator is told.
+
+use flodl_wire::message::report::Folded;
+use flodl_wire::message::{HostReport, Report};
+use flodl_wire::{HostId, Incarnation, Rank, SessionId, Version};
+
+/// Everything that can happen to a coordinator, besides time passing.
+///
+/// The shell builds these at the edge: bytes are messages by then, and a report's rank is one that its session may speak
+/// for (see `Coordinator::speaks_for`).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A relay's control connection is authenticated.
+    HostConnected {
+        /// Its session; never used before.
+        session: SessionId,
+        /// Its host.
+        host: HostId,
+        /// Ranks it would start, at least 1.
+        rank_count: u32,
+    },
+    /// A relay's control connection ended or was silent past the patience.
+    HostLost {
+        /// Its session.
+        session: SessionId,
+        /// What the connection said last, a sentence.
+        error: String,
+    },
+    /// A relay speaks about its host.
+    FromHost {
+        /// Its session.
+        session: SessionId,
+        /// What it says.
+        report: HostReport,
+    },
+    /// A rank speaks.
+    FromRank {
+        /// The session it came through.
+        session: SessionId,
+        /// Who.
+        rank: Rank,
+        /// Which of its lives.
+        incarnation: Incarnation,
+        /// What it says.
+        report: Report,
+    },
+    /// The root folded a round.
+    Folded(Folded),
+    /// The checkpoint set that [`crate::Output::Save`] asked for is written, or not.
+    Saved {
+        /// Which version.
+        version: Version,
+        /// Where it lies, or a sentence.
+        result: Result<String, String>,
+    },
+    /// A person asks for the end: the first time gently (finish the batch, average, evaluate, save), the second time at
+    /// once.
+    Stop,
+}
