@@ -98,6 +98,7 @@ pub struct Emulation {
     /// A step takes at least so long before it is stretched.
     pub step_at_least: Duration,
     /// Then each step is stretched to this many times its length (>= 1).
+    #[serde(deserialize_with = "super::float::or_nan")]
     pub slowdown: f64,
 }
 

@@ -5,6 +5,7 @@
 
 pub mod control;
 pub mod data;
+mod float;
 pub mod join;
 pub mod record;
 pub mod report;

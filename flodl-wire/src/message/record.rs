@@ -1,5 +1,6 @@
 //! What a person may look at: declared once here, written by the coordinator, stored and shown by the monitor.
 
+use super::float;
 use super::join::Emulation;
 use super::report::Evaluation;
 use crate::{Epoch, HostId, Incarnation, Rank, Round, RunId, Time, Version, WindowId};
@@ -36,6 +37,7 @@ pub struct Reason {
     /// The ranks it speaks of.
     pub ranks: Vec<Rank>,
     /// Its figures by name.
+    #[serde(deserialize_with = "float::pairs_or_nan")]
     pub values: Vec<(String, f64)>,
 }
 
@@ -123,10 +125,12 @@ pub struct RankWindow {
     /// From its previous window's last batch to this one's first.
     pub idle: Duration,
     /// Sum of losses over samples.
+    #[serde(deserialize_with = "float::or_nan")]
     pub loss_sum: f64,
     /// Samples behind it.
     pub loss_count: u64,
     /// Learning rate of the last batch.
+    #[serde(deserialize_with = "float::or_nan")]
     pub lr: f64,
 }
 
@@ -146,6 +150,7 @@ pub struct RootRound {
     /// Work-weighted mean loss of the window; `None` where nobody trained.
     pub loss: Option<f64>,
     /// Per rank: relative distance of its replica from the average.
+    #[serde(deserialize_with = "float::pairs_or_nan")]
     pub divergence: Vec<(Rank, f64)>,
 }
 
@@ -262,7 +267,7 @@ pub enum EventKind {
     Checkpoint {
         /// Of which version.
         version: Version,
-        /// Where; `None`: it was not written.
+        /// The set's directory; `None`: it was not written.
         path: Option<String>,
     },
     /// A rank ended as it was told to.
@@ -274,5 +279,12 @@ pub enum EventKind {
     RunEnded {
         /// The exit status.
         exit: i32,
+    },
+    /// Samples are set aside for good, because every rank that held them came to grief; the reason names them.
+    Quarantined {
+        /// Of which epoch.
+        epoch: Epoch,
+        /// How many.
+        samples: u64,
     },
 }

@@ -1,5 +1,6 @@
 //! What ranks, relays and the root say to the coordinator.
 
+use super::float;
 use super::join::{Ready, TensorSpec};
 use crate::{Epoch, Incarnation, Range, Rank, Round, Version, WindowId};
 use core::time::Duration;
@@ -137,6 +138,7 @@ pub enum SyncOutcome {
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Mean loss per sample.
+    #[serde(deserialize_with = "float::or_nan")]
     pub loss: f64,
     /// Fraction of samples classified rightly, 0..=1; `None` where that has no meaning.
     pub accuracy: Option<f64>,
