@@ -1,1 +1,13 @@
 //! Weighted, streamed, bit-reproducible averaging of model parameters on the CPU.
+#![forbid(unsafe_code)]
+
+mod digest;
+pub mod kernel;
+mod layout;
+mod mass;
+mod source;
+
+pub use digest::Digest;
+pub use layout::{CHUNK_BYTES, CHUNKS_MAX, ChunkSpec, LAYOUT_BYTES_MAX, Layout, LayoutError, Section};
+pub use mass::{Mass, MassError};
+pub use source::{AverageError, DivergenceMeter, LengthMismatch, average, contribution_chunk, integer_chunk};
