@@ -5,9 +5,11 @@ mod digest;
 pub mod kernel;
 mod layout;
 mod mass;
+mod round;
 mod source;
 
 pub use digest::Digest;
 pub use layout::{CHUNK_BYTES, CHUNKS_MAX, ChunkSpec, LAYOUT_BYTES_MAX, Layout, LayoutError, Section};
 pub use mass::{Mass, MassError};
+pub use round::{AHEAD_BYTES_MAX, Absence, Contributor, Fold, FoldError, Folded, Outcome, Record, Reject};
 pub use source::{AverageError, DivergenceMeter, LengthMismatch, average, contribution_chunk, integer_chunk};

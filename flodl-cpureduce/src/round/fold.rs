@@ -1,0 +1,400 @@
+//! The fold of one round at one tier: chunks in, sums out, in a fixed order.
+//!
+//! Chunk by chunk, and within a chunk contributor by contributor in ascending order: the sums and the events depend
+//! on what was contributed, never on when it arrived. A chunk is folded as soon as everyone who still contributes has
+//! delivered it, so a tier passes the first chunks on while the last ones are still under way.
+
+use super::{Absence, Contributor};
+use crate::kernel;
+use crate::{ChunkSpec, Layout, Mass, Section};
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+use thiserror::Error;
+
+/// How many bytes a contributor may usefully be ahead of the fold: 16 full chunks.
+///
+/// Above it ([`Fold::is_ahead`]) a shell stops reading from that contributor until the fold has caught up, which bounds
+/// the memory of a round whatever the difference between the contributors' links. The fold itself takes what it gets.
+pub const AHEAD_BYTES_MAX: u64 = 16 * crate::CHUNK_BYTES as u64;
+
+/// Why a fold cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FoldError {
+    /// The contributors are not strictly ascending.
+    #[error("{after} is listed after {before}: sort the contributors and name each once")]
+    NotAscending {
+        /// The contributor listed first.
+        before: Contributor,
+        /// The one that follows and should be larger.
+        after: Contributor,
+    },
+}
+
+/// Why a chunk or an absence was refused. The fold is as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Reject {
+    /// Not a contributor of this round.
+    #[error("{0} is not part of this round: take contributions only from the round's roster")]
+    Unknown(Contributor),
+    /// The contributor is absent from an earlier chunk on. This is no fault of a contributor that the fold has dropped
+    /// and that does not know it yet: ignore what it still sends.
+    #[error("{contributor} is absent from chunk {from_chunk} on because {why}: ignore the rest of its round")]
+    Absent {
+        /// Who.
+        contributor: Contributor,
+        /// The first chunk without it.
+        from_chunk: u32,
+        /// Why it is absent.
+        why: Absence,
+    },
+    /// A chunk, or an absence from a chunk, other than the next one.
+    #[error("{contributor} named chunk {got} where chunk {expected} is next: send each chunk once, in order")]
+    OutOfOrder {
+        /// Who.
+        contributor: Contributor,
+        /// The chunk that is next for it.
+        expected: u32,
+        /// The chunk it named.
+        got: u32,
+    },
+    /// Everything was delivered already.
+    #[error("{contributor} has delivered all {chunks} chunks: nothing can follow in this round")]
+    Complete {
+        /// Who.
+        contributor: Contributor,
+        /// Number of chunks in the round.
+        chunks: u32,
+    },
+    /// Data that is not as long as the chunk. Only a chunk of mass 0 may be empty.
+    #[error("{contributor} sent {got} bytes for chunk {index} which has {expected}: check that the models are equal")]
+    Length {
+        /// Who.
+        contributor: Contributor,
+        /// Which chunk.
+        index: u32,
+        /// Bytes of that chunk.
+        expected: u32,
+        /// Bytes that came.
+        got: usize,
+    },
+}
+
+/// What a fold produces, in this order: for each chunk who is dropped there, then the chunk; at the end `Done`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Folded {
+    /// A contributor is in no chunk from `from_chunk` on. Precedes the first chunk without it.
+    Dropped {
+        /// Who.
+        contributor: Contributor,
+        /// The first chunk without it.
+        from_chunk: u32,
+        /// Why.
+        why: Absence,
+    },
+    /// The sum of a chunk, not divided; of the integer section the largest values.
+    Chunk {
+        /// Which chunk.
+        index: u32,
+        /// The mass that was folded, more than 0.
+        mass: Mass,
+        /// Little-endian, exactly the chunk's length.
+        data: Bytes,
+    },
+    /// Nobody contributed to that chunk: mass 0, no data.
+    Empty {
+        /// Which chunk.
+        index: u32,
+    },
+    /// All chunks are out.
+    Done,
+}
+
+/// One round at one tier. Feed it with [`Fold::chunk`], [`Fold::absent`] and [`Fold::drop_contributor`]; after each
+/// call drain [`Fold::poll`] to `None`.
+#[derive(Debug)]
+pub struct Fold {
+    round: u64,
+    layout: Layout,
+    /// Ascending by id.
+    sources: Vec<Source>,
+    /// The chunk that is folded next.
+    next: u32,
+    /// Events of the chunk that was folded last.
+    out: VecDeque<Folded>,
+    done: bool,
+}
+
+/// One contributor's part of the round.
+#[derive(Debug)]
+struct Source {
+    id: Contributor,
+    /// Chunks that it has delivered, folded or not.
+    delivered: u32,
+    /// Those not yet folded, the oldest first.
+    queue: VecDeque<(Mass, Bytes)>,
+    /// The first chunk without it. All chunks before that one are delivered.
+    missing: Option<(u32, Absence)>,
+}
+
+impl Source {
+    /// Absent from the next chunk that it has not delivered.
+    fn leave(&mut self, why: Absence) {
+        self.missing = Some((self.delivered, why));
+    }
+
+    fn queued_bytes(&self) -> u64 {
+        self.queue.iter().map(|(_, data)| data.len() as u64).sum()
+    }
+}
+
+impl Fold {
+    /// A fold of the round for these contributors, which must be strictly ascending. Without any, every chunk is
+    /// empty.
+    ///
+    /// # Errors
+    /// [`FoldError::NotAscending`].
+    pub fn new(round: u64, layout: Layout, contributors: Vec<Contributor>) -> Result<Self, FoldError> {
+        if let Some(pair) = contributors.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(FoldError::NotAscending { before: pair[0], after: pair[1] });
+        }
+        let sources = contributors
+            .into_iter()
+            .map(|id| Source { id, delivered: 0, queue: VecDeque::new(), missing: None })
+            .collect();
+        Ok(Self { round, layout, sources, next: 0, out: VecDeque::new(), done: false })
+    }
+
+    /// The round this fold is for.
+    #[must_use]
+    pub const fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// The layout of its chunks.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The next chunk of a contributor: `mass * values` for parameters, the values themselves with mass 1 for buffers
+    /// and integers, little-endian.
+    ///
+    /// With mass 0 the chunk adds nothing, its values are not looked at, and `data` may be empty. A value that is not
+    /// finite drops the contributor from this chunk on, which shows as [`Folded::Dropped`].
+    ///
+    /// # Errors
+    /// [`Reject`] for anything but the contributor's next chunk at its exact length.
+    pub fn chunk(&mut self, from: Contributor, index: u32, mass: Mass, data: Bytes) -> Result<(), Reject> {
+        let (place, spec) = self.due(from, index)?;
+        if data.len() != spec.bytes as usize && !(mass.is_zero() && data.is_empty()) {
+            return Err(Reject::Length { contributor: from, index, expected: spec.bytes, got: data.len() });
+        }
+        let source = &mut self.sources[place];
+        // Tested on arrival, while the bytes are still in cache.
+        if !mass.is_zero() && spec.section != Section::Integers && !kernel::all_finite(&data) {
+            source.leave(Absence::NonFinite);
+        } else {
+            source.queue.push_back((mass, data));
+            source.delivered += 1;
+        }
+        Ok(())
+    }
+
+    /// A contributor says that it contributes nothing from `from_chunk` on, which must be its next chunk.
+    ///
+    /// # Errors
+    /// [`Reject`] if it is already absent, has delivered everything, or names another chunk.
+    pub fn absent(&mut self, from: Contributor, from_chunk: u32, why: Absence) -> Result<(), Reject> {
+        let (place, _) = self.due(from, from_chunk)?;
+        self.sources[place].leave(why);
+        Ok(())
+    }
+
+    /// A contributor died or its link is lost: it is absent from the next chunk that it has not delivered. What it has
+    /// delivered is folded. Returns whether that changed anything: not for a stranger, one already absent, or one
+    /// whose contribution is whole.
+    pub fn drop_contributor(&mut self, from: Contributor, why: Absence) -> bool {
+        let chunks = self.layout.chunks();
+        match self.place(from).map(|place| &mut self.sources[place]) {
+            Some(source) if source.missing.is_none() && source.delivered < chunks => {
+                source.leave(why);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The next event, or `None` until there is more input.
+    pub fn poll(&mut self) -> Option<Folded> {
+        loop {
+            if let Some(event) = self.out.pop_front() {
+                return Some(event);
+            }
+            let Some(spec) = self.layout.chunk(self.next) else {
+                let first = !self.done;
+                self.done = true;
+                return first.then_some(Folded::Done);
+            };
+            if self.missing().next().is_some() {
+                return None;
+            }
+            self.fold(spec);
+        }
+    }
+
+    /// Whom the next chunk waits for while others have delivered it, or while nobody else is left to wait: a peer that
+    /// holds up the round. Each is given with that chunk.
+    ///
+    /// Empty while none of several contributors has delivered the chunk, as before the first of them reaches its
+    /// snapshot; [`Fold::missing`] names them then.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<(Contributor, u32)> {
+        let missing: Vec<_> = self.missing().collect();
+        let living = self.sources.iter().filter(|source| self.contributes(source)).count();
+        if missing.len() < living || living == 1 { missing } else { Vec::new() }
+    }
+
+    /// Everyone whose next chunk the fold needs to go on, whether or not others have delivered theirs.
+    pub fn missing(&self) -> impl Iterator<Item = (Contributor, u32)> + '_ {
+        let undelivered = |source: &&Source| self.contributes(source) && source.queue.is_empty();
+        let next = self.next;
+        self.sources.iter().filter(undelivered).map(move |source| (source.id, next))
+    }
+
+    /// Whether [`Folded::Done`] is out.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether nobody can contribute to the next chunk or any later one: the rest of the round is empty.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        !self.sources.iter().any(|source| self.contributes(source))
+    }
+
+    /// Bytes of a contributor that are delivered and not yet folded.
+    #[must_use]
+    pub fn queued(&self, from: Contributor) -> u64 {
+        self.place(from).map_or(0, |place| self.sources[place].queued_bytes())
+    }
+
+    /// Whether a contributor is so far ahead of the fold that reading more from it only fills memory.
+    #[must_use]
+    pub fn is_ahead(&self, from: Contributor) -> bool {
+        self.queued(from) >= AHEAD_BYTES_MAX
+    }
+
+    /// Whether the chunk that is next in the fold is part of a contributor's share of the round.
+    fn contributes(&self, source: &Source) -> bool {
+        self.next < self.layout.chunks() && source.missing.is_none_or(|(from_chunk, _)| self.next < from_chunk)
+    }
+
+    fn place(&self, from: Contributor) -> Option<usize> {
+        self.sources.binary_search_by_key(&from, |source| source.id).ok()
+    }
+
+    /// The contributor's place and the chunk `index`, if that is the one due from it.
+    fn due(&self, from: Contributor, index: u32) -> Result<(usize, ChunkSpec), Reject> {
+        let place = self.place(from).ok_or(Reject::Unknown(from))?;
+        let source = &self.sources[place];
+        if let Some((from_chunk, why)) = source.missing {
+            return Err(Reject::Absent { contributor: from, from_chunk, why });
+        }
+        let due = self.layout.chunk(source.delivered);
+        let spec = due.ok_or(Reject::Complete { contributor: from, chunks: self.layout.chunks() })?;
+        if index != spec.index {
+            return Err(Reject::OutOfOrder { contributor: from, expected: spec.index, got: index });
+        }
+        Ok((place, spec))
+    }
+
+    /// Folds the chunk, which everyone who contributes to it has delivered, and queues its events.
+    fn fold(&mut self, spec: ChunkSpec) {
+        let index = spec.index;
+        let mut mass = Mass::ZERO;
+        let mut sum = Sum::Nothing;
+        let mut folded = Vec::new();
+        for (place, source) in self.sources.iter_mut().enumerate() {
+            // A contributor that is absent here has no chunk left: it delivered only those before.
+            if let Some((m, data)) = source.queue.pop_front()
+                && !m.is_zero()
+            {
+                mass = mass.plus(m);
+                sum.add(spec.section, data);
+                folded.push(place);
+            }
+        }
+        let sum = sum.finish();
+        if sum.is_none() {
+            // Each part was finite and the sum is not. No one part is at fault, and none can be taken back out.
+            for place in folded {
+                self.sources[place].queue.clear();
+                self.sources[place].missing = Some((index, Absence::NonFinite));
+            }
+        }
+        for source in &self.sources {
+            if let Some((from_chunk, why)) = source.missing
+                && from_chunk == index
+            {
+                self.out.push_back(Folded::Dropped { contributor: source.id, from_chunk, why });
+            }
+        }
+        self.out.push_back(match sum {
+            Some(data) if !mass.is_zero() => Folded::Chunk { index, mass, data },
+            _ => Folded::Empty { index },
+        });
+        self.next += 1;
+    }
+}
+
+/// The sum of a chunk while it is folded.
+enum Sum {
+    /// No contribution yet.
+    Nothing,
+    /// One contribution: it passes through as it came.
+    One(Bytes),
+    /// Several, added in the first one's own memory where nobody else holds it.
+    Many(BytesMut),
+    /// No finite sum.
+    Overflow,
+}
+
+impl Sum {
+    fn add(&mut self, section: Section, data: Bytes) {
+        let mut sum = match core::mem::replace(self, Sum::Overflow) {
+            Sum::Nothing => {
+                *self = Sum::One(data);
+                return;
+            }
+            Sum::One(first) => writable(first),
+            Sum::Many(sum) => sum,
+            Sum::Overflow => return,
+        };
+        let finite = match section {
+            Section::Parameters | Section::Buffers => kernel::add_assign(&mut sum, &data),
+            Section::Integers => {
+                kernel::max_assign(&mut sum, &data);
+                true
+            }
+        };
+        if finite {
+            *self = Sum::Many(sum);
+        }
+    }
+
+    /// The sum, empty where nobody contributed, or `None` where it is not finite.
+    fn finish(self) -> Option<Bytes> {
+        match self {
+            Sum::Nothing => Some(Bytes::new()),
+            Sum::One(data) => Some(data),
+            Sum::Many(data) => Some(data.freeze()),
+            Sum::Overflow => None,
+        }
+    }
+}
+
+/// The bytes as memory that can be changed: the same memory if nobody else holds it, else a copy.
+pub(crate) fn writable(data: Bytes) -> BytesMut {
+    data.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+}
