@@ -1,15 +1,21 @@
 //! Weighted, streamed, bit-reproducible averaging of model parameters on the CPU.
+//!
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod consensus;
 mod digest;
 pub mod kernel;
 mod layout;
 mod mass;
+mod outer;
 mod round;
 mod source;
 
+pub use consensus::{CommitError, Consensus, ConsensusError};
 pub use digest::Digest;
 pub use layout::{CHUNK_BYTES, CHUNKS_MAX, ChunkSpec, LAYOUT_BYTES_MAX, Layout, LayoutError, Section};
 pub use mass::{Mass, MassError};
+pub use outer::{Average, Outer};
 pub use round::{AHEAD_BYTES_MAX, Absence, Contributor, Fold, FoldError, Folded, Outcome, Record, Reject};
 pub use source::{AverageError, DivergenceMeter, LengthMismatch, average, contribution_chunk, integer_chunk};
