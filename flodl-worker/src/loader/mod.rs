@@ -1,0 +1,3 @@
+//! Datasets that are read from files.
+
+pub mod idx;

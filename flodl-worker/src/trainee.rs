@@ -1,0 +1,157 @@
+//! The boundary to a user's model: a replica that steps on a batch and lends its tensors.
+
+use flodl_wire::Epoch;
+use flodl_wire::message::join::TensorSpec;
+
+/// Whatever a user's model or dataset reports: any error, or a sentence (`"no such file".into()`).
+pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// A replica of the model together with its optimizer.
+///
+/// The loop owns it and calls it from one thread, the one that called `Trainer::run`. It is never asked for two things at
+/// once. An error of any method ends this rank with that error; a panic does too.
+///
+/// Tensors are lent by visiting: the replica shows its own memory (or a staging buffer that it fills from a device), one
+/// tensor after another in the order of [`manifest`](Trainee::manifest).
+pub trait Trainee {
+    /// What [`step`](Trainee::step) and [`evaluate`](Trainee::evaluate) consume; a [`Dataset`](crate::dataset::Dataset)
+    /// makes it.
+    type Batch;
+
+    /// Every tensor that ranks average: names unique, order fixed, the same on all ranks and throughout the run.
+    ///
+    /// [`Section::Parameters`](flodl_wire::message::join::Section) and `Buffers` are lent as `f32` whatever the element
+    /// type the model holds them in, `Integers` as `i64`.
+    fn manifest(&self) -> Vec<TensorSpec>;
+
+    /// One optimizer step on `batch`, which holds at least one sample.
+    ///
+    /// # Errors
+    /// Whatever keeps the model from taking the step. A loss that is not finite is not an error: averaging leaves a
+    /// replica that is not finite out and gives it the consensus.
+    fn step(&mut self, batch: &Self::Batch, at: &StepContext) -> Result<StepOutcome, Fault>;
+
+    /// Loss and hits of `batch` under the parameters as they are; changes nothing.
+    ///
+    /// # Errors
+    /// Whatever keeps the model from evaluating; it is reported and the rank goes on.
+    fn evaluate(&mut self, batch: &Self::Batch) -> Result<EvalOutcome, Fault>;
+
+    /// Shows every tensor to `reader`, in manifest order.
+    ///
+    /// # Errors
+    /// Whatever keeps the model from reading its own tensors (a device error).
+    fn read_tensors(&self, reader: &mut dyn TensorReader) -> Result<(), Fault>;
+
+    /// Lets `writer` overwrite every tensor, in manifest order. Optimizer state stays as it is.
+    ///
+    /// # Errors
+    /// Whatever keeps the model from writing its own tensors (a device error).
+    fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault>;
+
+    /// Called after the replica was found to hold a non-finite value and took the consensus: optimizer state that is not
+    /// finite must be reset. By default nothing is done, which is right for a model without optimizer state.
+    ///
+    /// # Errors
+    /// Whatever keeps the model from doing that.
+    fn reset_optimizer(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// The device that it runs on, for people ("cpu", "cuda:0 NVIDIA H200").
+    fn device(&self) -> String {
+        "cpu".to_owned()
+    }
+}
+
+/// Where a step stands.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct StepContext {
+    /// The epoch that the batch belongs to.
+    pub epoch: Epoch,
+    /// Where the step stands on the schedule.
+    pub position: LrPosition,
+    /// What the trainer's schedule says there.
+    pub lr: f64,
+}
+
+/// A place on the learning-rate schedule, counted in batches of all ranks together: the same for any world size.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct LrPosition {
+    /// Batches done by all ranks before this one, from 0; below `total` but for rounding at the very end.
+    pub batch: u64,
+    /// Batches of the whole run: epochs x ceil(epoch length / batch size).
+    pub total: u64,
+}
+
+impl LrPosition {
+    /// The fraction of the run that is done, 0..=1.
+    #[must_use]
+    pub fn fraction(&self) -> f64 {
+        if self.total == 0 { 1.0 } else { (self.batch as f64 / self.total as f64).min(1.0) }
+    }
+}
+
+/// What a step came to.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct StepOutcome {
+    /// The sum of the losses over the batch's samples.
+    pub loss_sum: f64,
+    /// The samples behind it.
+    pub samples: u64,
+}
+
+/// What the evaluation of one batch came to.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct EvalOutcome {
+    /// The sum of the losses over the batch's samples.
+    pub loss_sum: f64,
+    /// Samples classified rightly; `None` where that has no meaning.
+    pub correct: Option<u64>,
+    /// The samples behind both.
+    pub samples: u64,
+}
+
+/// A tensor's values, row-major.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum TensorRef<'a> {
+    /// Of a parameter or a buffer.
+    F32(&'a [f32]),
+    /// Of an integer tensor.
+    I64(&'a [i64]),
+}
+
+/// Room for a tensor's values, row-major.
+#[derive(Debug, PartialEq)]
+pub enum TensorMut<'a> {
+    /// Of a parameter or a buffer.
+    F32(&'a mut [f32]),
+    /// Of an integer tensor.
+    I64(&'a mut [i64]),
+}
+
+/// Reads the tensors that a [`Trainee`] lends. A tensor that does not fit the manifest is remembered and reported by whoever
+/// made the reader, so that a model need not care.
+pub trait TensorReader {
+    /// The next tensor of the manifest.
+    fn read(&mut self, tensor: TensorRef<'_>);
+}
+
+/// Overwrites the tensors that a [`Trainee`] lends. A tensor that does not fit the manifest is left alone, remembered and
+/// reported by whoever made the writer.
+pub trait TensorWriter {
+    /// The next tensor of the manifest.
+    fn write(&mut self, tensor: TensorMut<'_>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_stay_between_zero_and_one() {
+        for (batch, total, expect) in [(0, 10, 0.0), (5, 10, 0.5), (12, 10, 1.0), (0, 0, 1.0)] {
+            assert_eq!(LrPosition { batch, total }.fraction(), expect);
+        }
+    }
+}
