@@ -1,3 +1,60 @@
-//! The project's own commands.
+//! The project's own commands, run as `cargo xtask COMMAND`.
+//!
+//! They run cargo and the programs it builds and read what those print; no crate of flodl is linked in, so that the
+//! commands compile in seconds and work while the rest does not. Read first: `train` (one command from a fresh clone
+//! to a trained model), `tidy` (the rules of the repository as checks) and `ci` (everything, in order).
 
-fn main() {}
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program talks to a person")]
+
+mod bench;
+mod cargo;
+mod ci;
+mod failure;
+mod summary;
+mod tally;
+mod test;
+mod tidy;
+mod train;
+
+use std::process::ExitCode;
+
+use failure::Failure;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND [ARGS]
+
+  train [OPTIONS]           build in release and train the example over three unequal ranks (train --help)
+  test [-p CRATE] [-- ARGS] run every test; the last line says how many passed, failed and were skipped
+  bench [NAME] [--json FILE] [--list]
+                            run the benchmarks, or the one called NAME
+  tidy                      check the rules of the repository
+  ci [STAGE...]             everything a change must pass, or only the stages named (ci --list)
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let result = match command.as_str() {
+        "train" => train::run(&rest),
+        "test" => test::run(&rest),
+        "bench" => bench::run(&rest),
+        "tidy" => tidy::run(&rest),
+        "ci" => ci::run(&rest),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        "" => Err(Failure::usage(format!("a command is missing\n\n{USAGE}"))),
+        other => Err(Failure::usage(format!("unknown command `{other}`\n\n{USAGE}"))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                eprintln!("xtask: {message}");
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}
