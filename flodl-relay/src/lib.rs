@@ -1,1 +1,5 @@
 //! The flodl relay: one per host, owns the host's training processes and folds their contributions.
+
+#[cfg(feature = "shell")]
+pub mod agent;
+pub mod limits;

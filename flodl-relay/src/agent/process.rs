@@ -1,0 +1,126 @@
+//! One rank's process: how it is started, and who waits for its end.
+
+use super::output::Output;
+use super::{Event, Launch, Shared, kill_group};
+use flodl_wire::message::report::ExitStatus;
+use flodl_wire::{Incarnation, Rank};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::set_parent_process_death_signal;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, setsid, waitid};
+use std::fs::OpenOptions;
+use std::io::{self, PipeReader, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+/// Starts a rank and tells what became of it. Runs on the spawner's thread.
+pub(super) fn launch(shared: &Arc<Shared>, launch: &Launch) {
+    let (rank, incarnation) = (launch.rank, launch.incarnation);
+    if let Err(error) = start(shared, launch) {
+        shared.tell(Event::NotStarted { rank, incarnation, error });
+    }
+}
+
+/// A process that runs, with its output followed.
+struct Running {
+    rank: Rank,
+    incarnation: Incarnation,
+    child: Child,
+    group: Pid,
+    output: Output,
+}
+
+fn start(shared: &Arc<Shared>, launch: &Launch) -> Result<(), String> {
+    let (rank, incarnation) = (launch.rank, launch.incarnation);
+    let path = shared.config.run_dir.join(format!("rank{}.log", rank.0));
+    let log = OpenOptions::new().append(true).create(true).open(&path);
+    let log = log.map_err(|error| format!("cannot write {rank}'s log {}: {error}", path.display()))?;
+    let resources = |error: io::Error| {
+        format!("cannot start {rank}: {error}; the limit of open files or threads may be reached (ulimit -a)")
+    };
+    let (reader, writer) = io::pipe().map_err(resources)?;
+    let output = Output::follow(rank, reader, log, Arc::clone(&shared.config.sink)).map_err(resources)?;
+    let keys = key_pipe(launch).map_err(resources)?;
+    let mut command = Command::new(&shared.config.program.path);
+    command.args(&shared.config.program.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
+    command.env("FLODL_KEY_FD", keys.as_raw_fd().to_string());
+    command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(resources)?).stderr(writer);
+    let parent = getpid();
+    // SAFETY: `enter` makes system calls only: it neither allocates nor locks, which is what a forked child may do.
+    unsafe { command.pre_exec(move || enter(parent, &keys)) };
+
+    // From here to the guard's knowledge nothing may come between: a kill of everything waits for the lock.
+    let mut living = shared.living();
+    if living.closed {
+        return Err(format!("{rank} was not started: the relay is ending"));
+    }
+    let child = command.spawn().map_err(|error| {
+        let program = &shared.config.program.path;
+        format!("cannot start {program:?} as {rank}: {error}; check the program's path and that it may be executed")
+    })?;
+    let pid = child.id();
+    let group = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| format!("{rank} has no process id"))?;
+    living.groups.insert((rank, incarnation), group);
+    if let Err(error) = shared.guard.add(group) {
+        (shared.config.sink)(&format!("the guard process is gone ({error}): {rank} may outlive a crash of its relay"));
+    }
+    drop(living);
+    shared.tell(Event::Started { rank, incarnation, pid });
+
+    let running = Running { rank, incarnation, child, group, output };
+    let waiter = thread::Builder::new().name(format!("flodl-wait-{}", rank.0)).spawn({
+        let shared = Arc::clone(shared);
+        move || wait(&shared, running)
+    });
+    waiter.map(drop).map_err(|error| {
+        kill_group(group);
+        shared.living().groups.remove(&(rank, incarnation));
+        resources(error)
+    })
+}
+
+/// A pipe that holds the rank's keys and nothing else: they can be read once.
+fn key_pipe(launch: &Launch) -> io::Result<PipeReader> {
+    let (reader, mut writer) = io::pipe()?;
+    writer.write_all(&launch.keys)?;
+    Ok(reader)
+}
+
+/// Runs in the forked child: a session and group of its own, death with its parent's thread, and the key descriptor kept.
+fn enter(parent: Pid, keys: &PipeReader) -> io::Result<()> {
+    setsid()?;
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the line above; then nobody sends the signal.
+    if getppid() != Some(parent) {
+        return Err(Errno::SRCH.into());
+    }
+    fcntl_setfd(keys.as_fd(), FdFlags::empty())?;
+    Ok(())
+}
+
+/// Waits for a rank's end, ends what it left behind, and tells.
+fn wait(shared: &Shared, mut running: Running) {
+    // The process stays unreaped, so that its id is nobody else's while the group is killed and forgotten.
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while matches!(waitid(WaitId::Pid(running.group), ended), Err(Errno::INTR)) {}
+    kill_group(running.group);
+    let mut living = shared.living();
+    living.groups.remove(&(running.rank, running.incarnation));
+    // A guard that is gone was reported when the rank was added.
+    if shared.guard.remove(running.group).is_err() {}
+    drop(living);
+    let status = match running.child.wait() {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => ExitStatus::Code(code),
+            (None, Some(signal)) => ExitStatus::Signal(signal),
+            (None, None) => ExitStatus::Code(-1),
+        },
+        Err(_) => ExitStatus::Code(-1),
+    };
+    shared.fewer.notify_all();
+    let last_lines = running.output.last_lines();
+    let (rank, incarnation) = (running.rank, running.incarnation);
+    shared.tell(Event::Exited { rank, incarnation, status, last_lines });
+}
