@@ -34,9 +34,11 @@ impl Guard {
         self.say('+', group)
     }
 
-    /// A group is gone.
-    pub(super) fn remove(&self, group: Pid) -> io::Result<()> {
-        self.say('-', group)
+    /// A group is gone. So is what a guard that has ended itself was good for: that is not worth an error here.
+    pub(super) fn remove(&self, group: Pid) {
+        match self.say('-', group) {
+            Ok(()) | Err(_) => {}
+        }
     }
 
     fn say(&self, sign: char, group: Pid) -> io::Result<()> {
@@ -95,16 +97,11 @@ struct Groups(BTreeSet<i32>);
 impl Groups {
     /// Takes a line. Ids below 2 are refused: to the kernel "group 1" and "group 0" mean every process and the own group.
     fn note(&mut self, line: &str) {
-        let (sign, id) = line.split_at(line.len().min(1));
-        let group = id.parse::<i32>().ok().filter(|&id| id > 1);
-        match (sign, group) {
-            ("+", Some(group)) => {
-                self.0.insert(group);
-            }
-            ("-", Some(group)) => {
-                self.0.remove(&group);
-            }
-            _ => {}
+        let group = |id: &str| id.parse::<i32>().ok().filter(|&id| id > 1);
+        if let Some(group) = line.strip_prefix('+').and_then(group) {
+            self.0.insert(group);
+        } else if let Some(group) = line.strip_prefix('-').and_then(group) {
+            self.0.remove(&group);
         }
     }
 }

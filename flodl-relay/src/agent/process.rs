@@ -108,8 +108,7 @@ fn wait(shared: &Shared, mut running: Running) {
     kill_group(running.group);
     let mut living = shared.living();
     living.groups.remove(&(running.rank, running.incarnation));
-    // A guard that is gone was reported when the rank was added.
-    if shared.guard.remove(running.group).is_err() {}
+    shared.guard.remove(running.group);
     drop(living);
     let status = match running.child.wait() {
         Ok(status) => match (status.code(), status.signal()) {
