@@ -20,12 +20,13 @@ struct Stage {
     run: fn(&mut Option<Tally>) -> Result<(), Failure>,
 }
 
-const STAGES: [Stage; 7] = [
+const STAGES: [Stage; 8] = [
     Stage { name: "fmt", what: "rustfmt finds nothing to change", run: |_| fmt() },
     Stage { name: "tidy", what: "the rules of the repository hold", run: |_| tidy::run(&[]) },
     Stage { name: "features", what: "each crate builds with no features and with all", run: |_| features() },
     Stage { name: "clippy", what: "clippy is silent, with no features and with all", run: |_| clippy() },
     Stage { name: "docs", what: "the documentation builds without a warning", run: |_| docs() },
+    Stage { name: "package", what: "each crate packages", run: |_| package() },
     Stage { name: "test", what: "every test passes (cargo xtask test)", run: tests },
     Stage { name: "train", what: "a short training run is exact and accurate", run: |_| short_train() },
 ];
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
             if let Some(message) = failure.message() {
                 println!("{message}");
             }
-            println!("=== {} failed; repeat it alone with `cargo xtask ci {}`", stage.name, stage.name);
+            println!("=== {} failed", stage.name);
         }
         times.push((stage.name, took, passed));
     }
@@ -86,7 +87,7 @@ fn choose(names: &[String]) -> Result<Vec<&'static Stage>, Failure> {
 fn report(times: &[(&str, Duration, bool)]) {
     println!("\n{:<10} {:>8}", "stage", "seconds");
     for (name, took, passed) in times {
-        let verdict = if *passed { "" } else { "  FAILED" };
+        let verdict = if *passed { String::new() } else { format!("  FAILED, again with `cargo xtask ci {name}`") };
         println!("{name:<10} {:>8.1}{verdict}", took.as_secs_f64());
     }
     let total: Duration = times.iter().map(|(_, took, _)| *took).sum();
@@ -130,6 +131,12 @@ fn for_each_crate(check: impl Fn(&str, &str) -> Result<(), Failure>) -> Result<(
 fn docs() -> Result<(), Failure> {
     let args = ["doc", "--quiet", "--workspace", "--no-deps", "--all-features"];
     expect(cargo::status(&args, &[("RUSTDOCFLAGS", "-D warnings")])?, "see the warnings above")
+}
+
+/// Packages without building once more, and without asking the registry: what is needed is here after the stages before.
+fn package() -> Result<(), Failure> {
+    let args = ["package", "--quiet", "--workspace", "--exclude", "xtask", "--no-verify", "--allow-dirty", "--offline"];
+    expect(cargo::status(&args, &[])?, "see the errors above")
 }
 
 fn tests(tally: &mut Option<Tally>) -> Result<(), Failure> {
@@ -201,7 +208,7 @@ fn expect(status: ExitStatus, advice: &str) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
-mod tests_of_stages {
+mod stage_tests {
     use super::*;
 
     fn names(typed: &[&str]) -> Result<Vec<&'static str>, Failure> {
@@ -218,6 +225,6 @@ mod tests_of_stages {
     #[test]
     fn an_unknown_stage_names_the_known() {
         let Err(Failure::Usage(message)) = names(&["lint"]) else { panic!("unknown stages are refused") };
-        assert!(message.contains("fmt, tidy, features, clippy, docs, test, train"), "{message}");
+        assert!(message.contains("fmt, tidy, features, clippy, docs, package, test, train"), "{message}");
     }
 }
