@@ -267,10 +267,14 @@ impl Fold {
         self.done
     }
 
-    /// Whether nobody can contribute to the next chunk or any later one: the rest of the round is empty.
+    /// The first chunk from which on nobody contributes, or `None` while somebody may still contribute to the last one.
+    ///
+    /// A relay whose fold says [`Folded::Empty`] at or after this chunk can declare itself absent from it on; before it,
+    /// an empty chunk is one of mass 0 with more to follow.
     #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        !self.sources.iter().any(|source| self.contributes(source))
+    pub fn empty_from(&self) -> Option<u32> {
+        let absent_from = |source: &Source| source.missing.map(|(from_chunk, _)| from_chunk);
+        self.sources.iter().try_fold(0, |last, source| Some(absent_from(source)?.max(last)))
     }
 
     /// Bytes of a contributor that are delivered and not yet folded.
