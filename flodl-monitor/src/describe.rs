@@ -1,0 +1,64 @@
+//! A sentence for each event that a person wants on the terminal.
+
+use crate::rank::why;
+use crate::text::{count, plain, ranks};
+use flodl_wire::message::record::{Event, EventKind};
+
+/// What `event` says to a person, on one line; `None` for those that come with every window. Ranks are numbered from 0,
+/// epochs from 1.
+#[must_use]
+pub fn describe(event: &Event) -> Option<String> {
+    let why = || plain(&why(event.reason.as_ref()));
+    let because = || event.reason.as_ref().map(|_| format!(": {}", why())).unwrap_or_default();
+    let told = match &event.kind {
+        EventKind::HostJoined { host, ranks: its } => {
+            format!("host {} joined with {}", plain(&host.name()), ranks(its))
+        }
+        EventKind::HostLost { host } => format!("host {} is lost{}", plain(&host.name()), because()),
+        EventKind::RankRefused { rank } => format!("{rank} is refused: {}", why()),
+        EventKind::Formed { ranks: all } => {
+            format!("the run starts with {}: {}", count(all.len() as u64, "rank"), ranks(all))
+        }
+        EventKind::RoundCommitted { round, digests_equal: false, .. } => {
+            format!("{round}: the ranks received different results, their digests disagree{}", because())
+        }
+        EventKind::RoundCommitted { round, repeats, .. } if *repeats > 0 => {
+            format!(
+                "{round}: {} had been averaged in part and will be trained again{}",
+                count(*repeats, "sample"),
+                because()
+            )
+        }
+        EventKind::RoundEmpty { round } => format!("{round} ended without a result{}", because()),
+        EventKind::Death { rank, .. } => format!("{rank} died: {}", why()),
+        EventKind::Stall => format!("nothing moves: {}", why()),
+        EventKind::Alert => format!("attention: {}", why()),
+        EventKind::ReplicaDigest { rank, version, equal: false } => {
+            format!("{rank} differs from {version} after applying it{}", because())
+        }
+        EventKind::Evaluated { rank, result: Some(found) } => {
+            let accuracy = found.accuracy.map(|accuracy| format!("accuracy {accuracy:.4}, ")).unwrap_or_default();
+            format!("evaluation on {rank}: {accuracy}loss {:.4} over {}", found.loss, count(found.samples, "sample"))
+        }
+        EventKind::Evaluated { rank, result: None } => format!("the evaluation on {rank} failed: {}", why()),
+        EventKind::Checkpoint { version, path: Some(path) } => format!("saved {version} in {}", plain(path)),
+        EventKind::Checkpoint { version, path: None } => format!("{version} was not saved: {}", why()),
+        EventKind::Quarantined { epoch, samples } => {
+            let number = epoch.0.saturating_add(1);
+            format!("{} of epoch {number} set aside and not trained{}", count(*samples, "sample"), because())
+        }
+        EventKind::RunEnded { exit } if event.reason.is_some() => {
+            format!("the run ends with exit status {exit}: {}", why())
+        }
+        EventKind::RankReady { .. }
+        | EventKind::WindowPlanned { .. }
+        | EventKind::PlanChanged
+        | EventKind::RoundRequested { .. }
+        | EventKind::RoundCommitted { .. }
+        | EventKind::EpochDone { .. }
+        | EventKind::ReplicaDigest { .. }
+        | EventKind::RankFinished { .. }
+        | EventKind::RunEnded { .. } => return None,
+    };
+    Some(told)
+}

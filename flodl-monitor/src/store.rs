@@ -1,0 +1,263 @@
+//! Everything the summary and the progress line need, in memory that does not grow with the length of the run.
+
+use crate::rank::{RankLog, State, why};
+use crate::recent::Recent;
+use flodl_wire::message::record::{Body, Event, EventKind, Meta, Node, Reason, Record};
+use flodl_wire::message::report::Evaluation;
+use flodl_wire::{Epoch, Rank, Round, Time, Version};
+use std::collections::BTreeMap;
+
+/// The most deaths and the most refusals kept with their reasons; further ones are counted.
+pub const LISTED: usize = 1000;
+
+/// What is known of a run: give it every record in order, then ask.
+///
+/// Absent is not zero: what no record has told yet is `None`.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    meta: Option<Box<Meta>>,
+    ranks: BTreeMap<Rank, RankLog>,
+    formed: Option<usize>,
+    rounds: Rounds,
+    clock: Clock,
+    deaths: Losses,
+    refused: Losses,
+    outcome: Outcome,
+}
+
+/// The rounds so far, and what they committed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rounds {
+    /// Rounds after round 0 that ended, with a result or without.
+    pub ended: u64,
+    /// The newest committed version.
+    pub version: Option<Version>,
+    /// Samples committed, each position of an epoch once.
+    pub committed: u64,
+    /// Samples given back after part of them had been folded.
+    pub repeats: u64,
+    /// Samples set aside for good.
+    pub quarantined: u64,
+    /// Whether all digests so far were equal, the consensus's at the ranks and the replicas' after applying it.
+    pub digests_equal: Option<bool>,
+    /// The newest round's loss in which somebody trained.
+    pub loss: Option<f64>,
+    /// The epoch of the newest window.
+    pub epoch: Option<Epoch>,
+}
+
+/// The run's times, all by the coordinator's clock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    /// Of the first `WindowPlanned`.
+    pub(crate) start: Option<Time>,
+    /// Of the last round's end.
+    pub(crate) end: Option<Time>,
+    /// Commits of the last seconds.
+    pub(crate) recent: Recent,
+}
+
+/// Ranks that the run lost, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Losses {
+    /// The first [`LISTED`], with why.
+    pub listed: Vec<(Rank, String)>,
+    /// How many more.
+    pub more: u64,
+}
+
+impl Losses {
+    fn add(&mut self, rank: Rank, why: String) {
+        if self.listed.len() < LISTED {
+            self.listed.push((rank, why));
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+    }
+}
+
+/// How it ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The evaluation of the newest version; an earlier version's is forgotten when a round commits.
+    pub evaluation: Option<Evaluation>,
+    /// The newest checkpoint set: its version and its directory.
+    pub saved: Option<(Version, String)>,
+    /// The newest version that could not be saved, and why.
+    pub not_saved: Option<(Version, String)>,
+    /// The exit status.
+    pub exit: Option<i32>,
+    /// Why the run ended, where there is more to say than the status does.
+    pub why: Option<String>,
+}
+
+impl Store {
+    /// A store of nothing.
+    #[must_use]
+    pub fn new() -> Store {
+        Store::default()
+    }
+
+    /// Takes the next record.
+    pub fn take(&mut self, record: &Record) {
+        match &record.body {
+            Body::Meta(meta) => self.meta = Some(meta.clone()),
+            Body::Node(Node::Rank(window)) => self.rank(window.rank).window(window),
+            Body::Node(Node::Root(round)) => self.rounds.loss = round.loss.or(self.rounds.loss),
+            Body::Event(event) => self.event(record.at, event),
+        }
+    }
+
+    fn event(&mut self, at: Time, event: &Event) {
+        let reason = event.reason.as_ref();
+        match &event.kind {
+            EventKind::RankReady { .. }
+            | EventKind::RankRefused { .. }
+            | EventKind::RankFinished { .. }
+            | EventKind::Death { .. }
+            | EventKind::HostJoined { .. }
+            | EventKind::Formed { .. } => self.membership(at, &event.kind, reason),
+            EventKind::WindowPlanned { epoch, quotas, .. } => self.planned(at, *epoch, quotas),
+            EventKind::RoundCommitted { round, version, committed, repeats, digests_equal, .. } => {
+                self.rounds.version = self.rounds.version.max(Some(*version));
+                self.digest(*digests_equal);
+                self.commit(committed, *repeats);
+                self.round_ended(at, *round);
+                self.outcome.evaluation = None;
+            }
+            EventKind::RoundEmpty { round } => self.round_ended(at, *round),
+            EventKind::Quarantined { samples, .. } => {
+                self.rounds.quarantined = self.rounds.quarantined.saturating_add(*samples);
+            }
+            EventKind::ReplicaDigest { equal, .. } => self.digest(*equal),
+            EventKind::Evaluated { result, .. } => self.outcome.evaluation = *result,
+            EventKind::Checkpoint { version, path: Some(path) } => self.outcome.saved = Some((*version, path.clone())),
+            EventKind::Checkpoint { version, path: None } => self.outcome.not_saved = Some((*version, why(reason))),
+            EventKind::RunEnded { exit } => {
+                self.outcome.exit = Some(*exit);
+                self.outcome.why = reason.map(|reason| why(Some(reason)));
+            }
+            EventKind::HostLost { .. }
+            | EventKind::PlanChanged
+            | EventKind::RoundRequested { .. }
+            | EventKind::EpochDone { .. }
+            | EventKind::Stall
+            | EventKind::Alert => {}
+        }
+    }
+
+    fn membership(&mut self, at: Time, kind: &EventKind, reason: Option<&Reason>) {
+        match kind {
+            EventKind::HostJoined { ranks, .. } => ranks.iter().for_each(|&rank| {
+                self.rank(rank);
+            }),
+            EventKind::RankReady { rank } => self.rank(*rank).state = State::Ready,
+            EventKind::Formed { ranks } => {
+                self.formed = Some(ranks.len());
+                ranks.iter().for_each(|&rank| self.activate(rank, at));
+            }
+            EventKind::RankRefused { rank } => {
+                self.rank(*rank).state = State::Refused { why: why(reason) };
+                self.refused.add(*rank, why(reason));
+            }
+            EventKind::RankFinished { rank } => {
+                let rank = self.rank(*rank);
+                rank.state = State::Finished;
+                rank.active.end(at);
+            }
+            EventKind::Death { rank, .. } => {
+                self.deaths.add(*rank, why(reason));
+                let rank = self.rank(*rank);
+                rank.state = State::Dead { why: why(reason) };
+                rank.active.end(at);
+            }
+            _ => {}
+        }
+    }
+
+    fn planned(&mut self, at: Time, epoch: Epoch, quotas: &[(Rank, u32)]) {
+        self.rounds.epoch = Some(epoch);
+        if self.clock.start.is_none() {
+            self.clock.start = Some(at);
+            self.clock.recent.mark(at, self.rounds.committed);
+        }
+        quotas.iter().for_each(|&(rank, _)| self.activate(rank, at));
+    }
+
+    fn activate(&mut self, rank: Rank, at: Time) {
+        let start = self.clock.start;
+        let rank = self.rank(rank);
+        rank.state = State::Active;
+        rank.active.begin(at, start);
+    }
+
+    fn commit(&mut self, committed: &[(Rank, u64)], repeats: u64) {
+        for &(rank, samples) in committed {
+            let log = self.rank(rank);
+            log.committed = log.committed.saturating_add(samples);
+            self.rounds.committed = self.rounds.committed.saturating_add(samples);
+        }
+        self.rounds.repeats = self.rounds.repeats.saturating_add(repeats);
+    }
+
+    fn round_ended(&mut self, at: Time, round: Round) {
+        if round >= Round(1) {
+            self.rounds.ended = self.rounds.ended.saturating_add(1);
+            self.clock.end = Some(at);
+            self.clock.recent.mark(at, self.rounds.committed);
+        }
+    }
+
+    fn digest(&mut self, equal: bool) {
+        self.rounds.digests_equal = Some(equal && self.rounds.digests_equal.unwrap_or(true));
+    }
+
+    fn rank(&mut self, rank: Rank) -> &mut RankLog {
+        self.ranks.entry(rank).or_default()
+    }
+
+    /// The run's settings, once told.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Meta> {
+        self.meta.as_deref()
+    }
+
+    /// Every rank that was heard of, by number.
+    pub fn ranks(&self) -> impl Iterator<Item = (Rank, &RankLog)> {
+        self.ranks.iter().map(|(&rank, log)| (rank, log))
+    }
+
+    /// How many ranks the run started with; `None` before it did.
+    #[must_use]
+    pub fn formed(&self) -> Option<usize> {
+        self.formed
+    }
+
+    /// The rounds so far.
+    #[must_use]
+    pub fn rounds(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    /// The ranks that died.
+    #[must_use]
+    pub fn deaths(&self) -> &Losses {
+        &self.deaths
+    }
+
+    /// The ranks that were not taken into the run.
+    #[must_use]
+    pub fn refused(&self) -> &Losses {
+        &self.refused
+    }
+
+    /// How it ended.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
