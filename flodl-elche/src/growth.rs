@@ -1,0 +1,259 @@
+//! How long a window should be: the anchor moves towards the shortest window that meets the overhead target.
+//!
+//! A window of anchor `a` lasts `a * b` (b: a batch of the slowest) and costs the reduce, the fill and, since a budget
+//! ends somewhere inside a batch, half a batch of idling on top. So the overhead meets the target `t` from
+//! `a* = ceil((reduce + fill + b/2) (1 - t) / (t b))` on. Without the half batch a cheap reduce would drive the anchor
+//! to 1, where idling dominates.
+
+use crate::change::{AnchorWhy, Change, Hold};
+use crate::config::Settings;
+use crate::guard::Verdict;
+use crate::mode::Policy;
+use crate::speed::Window;
+
+/// The anchor moves from this calibration on...
+const MOVES_FROM: u32 = 2;
+/// ...but before this one only where the overhead is far over the target.
+const SETTLED_FROM: u32 = 5;
+/// A target within this of the anchor leaves it alone.
+pub(crate) const DEAD_BAND: f64 = 0.20;
+/// So many Stable verdicts in a row and windows may grow again.
+const REARM: u32 = 5;
+/// At most one nudge in so many rounds.
+const NUDGE_EVERY: u32 = 3;
+
+/// What a round tells about the cost of windows, in seconds.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub(crate) struct Costs {
+    /// The part of the window's wall time in which members waited, in [0, 1]; none where it was not measured.
+    pub(crate) overhead: Option<f64>,
+    /// Request to commit; none where it was not measured.
+    pub(crate) reduce: Option<f64>,
+    /// What the first batch takes beyond the others.
+    pub(crate) fill: f64,
+    /// One batch of the slowest; none before it was measured.
+    pub(crate) batch: Option<f64>,
+}
+
+/// The anchor and what moves it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Growth {
+    anchor: u32,
+    calibrations: u32,
+    reduce: Window,
+    epoch_cap: u32,
+    disarmed: Option<u32>,
+    since_nudge: u32,
+}
+
+impl Growth {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            anchor: settings.first_anchor(),
+            calibrations: 0,
+            reduce: Window::default(),
+            epoch_cap: u32::MAX,
+            disarmed: None,
+            since_nudge: NUDGE_EVERY,
+        }
+    }
+
+    pub(crate) fn anchor(&self) -> u32 {
+        self.anchor
+    }
+
+    pub(crate) fn calibrations(&self) -> u32 {
+        self.calibrations
+    }
+
+    /// A round with at least one usable speed sample.
+    pub(crate) fn calibrated(&mut self) {
+        self.calibrations = self.calibrations.saturating_add(1);
+    }
+
+    /// No window is longer than an epoch; one that reaches its end is as long as any.
+    pub(crate) fn cap_to_epoch(&mut self, cap: u32, changes: &mut Vec<Change>) {
+        self.epoch_cap = cap.max(1);
+        self.set(self.anchor.min(self.epoch_cap), AnchorWhy::Epoch { cap: self.epoch_cap }, changes);
+    }
+
+    /// Moves the anchor after a round, by the guard's verdict first and the overhead second.
+    pub(crate) fn round(&mut self, settings: &Settings, costs: &Costs, verdict: Verdict, changes: &mut Vec<Change>) {
+        if settings.policy == Policy::Sync {
+            return;
+        }
+        if let Some(reduce) = costs.reduce {
+            self.reduce.push(reduce);
+        }
+        self.since_nudge = self.since_nudge.saturating_add(1);
+        match verdict {
+            Verdict::Stable => self.stable(),
+            Verdict::SuppressGrowth => self.disarmed = Some(0),
+            Verdict::NudgeDown { factor } => {
+                self.disarmed = Some(0);
+                self.nudge(factor, changes);
+                return;
+            }
+        }
+        self.towards_target(settings, costs, verdict, changes);
+    }
+
+    fn stable(&mut self) {
+        self.disarmed = self.disarmed.map(|stable| stable + 1).filter(|&stable| stable < REARM);
+    }
+
+    fn nudge(&mut self, factor: f64, changes: &mut Vec<Change>) {
+        if !factor.is_finite() {
+            changes.push(Change::NudgeRejected);
+            return;
+        }
+        if self.since_nudge < NUDGE_EVERY {
+            changes.push(Change::NudgeSkipped { since: self.since_nudge });
+            return;
+        }
+        self.since_nudge = 0;
+        let nudged = (f64::from(self.anchor) * factor.clamp(0.1, 1.0)).ceil().max(1.0);
+        self.set(nudged as u32, AnchorWhy::Nudged { factor }, changes);
+    }
+
+    fn towards_target(&mut self, settings: &Settings, costs: &Costs, verdict: Verdict, changes: &mut Vec<Change>) {
+        let Some(target) = self.target(settings, costs) else { return };
+        let overhead = costs.overhead.unwrap_or(0.0);
+        let why = AnchorWhy::Overhead { overhead, target };
+        let anchor = f64::from(self.anchor);
+        let inside = (f64::from(target) - anchor).abs() <= DEAD_BAND * anchor;
+        let stepped = if inside { self.anchor } else { target.clamp(self.anchor.div_ceil(2), self.anchor * 2) };
+        let to = self.bounded(settings, stepped);
+        if to == self.anchor {
+            return;
+        }
+        if let Some(hold) = self.hold(settings, to, overhead, verdict) {
+            changes.push(Change::AnchorHeld { anchor: self.anchor, target, why: hold });
+            return;
+        }
+        self.set(to, why, changes);
+    }
+
+    /// The smallest anchor that meets the overhead target.
+    fn target(&self, settings: &Settings, costs: &Costs) -> Option<u32> {
+        let (reduce, batch) = (self.reduce.median()?, costs.batch?);
+        let share = settings.overhead_target;
+        let exact = (reduce + costs.fill + batch / 2.0) * (1.0 - share) / (share * batch);
+        // The tolerance keeps a whole number whole in spite of the division's rounding.
+        Some((exact - 1e-9).ceil().clamp(1.0, f64::from(u32::MAX / 4)) as u32)
+    }
+
+    fn bounded(&self, settings: &Settings, anchor: u32) -> u32 {
+        let min = if self.disarmed.is_some() { 1 } else { settings.min_anchor };
+        anchor.max(min).min(settings.max_anchor).min(self.epoch_cap).max(1)
+    }
+
+    /// What keeps the anchor from moving to `to`.
+    fn hold(&self, settings: &Settings, to: u32, overhead: f64, verdict: Verdict) -> Option<Hold> {
+        if self.calibrations < MOVES_FROM
+            || (self.calibrations < SETTLED_FROM && overhead <= 2.0 * settings.overhead_target)
+        {
+            return Some(Hold::Early { calibrations: self.calibrations, overhead });
+        }
+        if to < self.anchor {
+            return None;
+        }
+        match (verdict, self.disarmed) {
+            (Verdict::Stable, None) => None,
+            (Verdict::Stable, Some(stable)) => Some(Hold::Rearming { stable, needed: REARM }),
+            (verdict, _) => Some(Hold::Guard { verdict }),
+        }
+    }
+
+    fn set(&mut self, to: u32, why: AnchorWhy, changes: &mut Vec<Change>) {
+        if to != self.anchor {
+            changes.push(Change::Anchor { from: self.anchor, to, why });
+            self.anchor = to;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(reduce_ms: f64, batch_ms: f64) -> Costs {
+        Costs { overhead: Some(0.2), reduce: Some(reduce_ms / 1e3), fill: 0.0, batch: Some(batch_ms / 1e3) }
+    }
+
+    /// The anchors after rounds that cost the same and get these verdicts.
+    fn anchors(growth: &mut Growth, costs: &Costs, verdicts: &[Verdict]) -> Vec<u32> {
+        let settings = Settings::default();
+        let mut changes = Vec::new();
+        verdicts
+            .iter()
+            .map(|&verdict| {
+                growth.calibrated();
+                growth.round(&settings, costs, verdict, &mut changes);
+                growth.anchor()
+            })
+            .collect()
+    }
+
+    const STABLE: Verdict = Verdict::Stable;
+    const SUPPRESS: Verdict = Verdict::SuppressGrowth;
+
+    fn started() -> Growth {
+        Growth::new(&Settings::default())
+    }
+
+    #[test]
+    fn it_doubles_up_to_the_target() {
+        // (20 + 16) * 0.97 / (0.03 * 32) = 36.4
+        assert_eq!(anchors(&mut started(), &costs(20.0, 32.0), &[STABLE; 7]), [4, 8, 16, 32, 32, 32, 32]);
+        // (1000 + 16) * 0.97 / 0.96 = 1026.6, above max_anchor
+        let ends = anchors(&mut started(), &costs(1000.0, 32.0), &[STABLE; 12]);
+        assert_eq!(ends.last(), Some(&1000));
+    }
+
+    #[test]
+    fn it_halves_down_to_the_half_batch_floor() {
+        let mut growth = started();
+        anchors(&mut growth, &costs(1000.0, 32.0), &[STABLE; 12]);
+        // With a free reduce the half batch alone asks for 0.5 * 0.97 / 0.03 = 16.2.
+        let down = anchors(&mut growth, &costs(0.0, 32.0), &[SUPPRESS; 14]);
+        assert_eq!(down.last(), Some(&17), "{down:?}");
+        assert!(down.windows(2).all(|w| w[1] >= w[0].div_ceil(2)));
+    }
+
+    #[test]
+    fn early_rounds_move_only_far_over_the_target() {
+        let calm = Costs { overhead: Some(0.05), ..costs(20.0, 32.0) };
+        assert_eq!(anchors(&mut started(), &calm, &[STABLE; 6]), [4, 4, 4, 4, 8, 16]);
+    }
+
+    #[test]
+    fn growth_needs_a_stable_guard_and_five_more_after_a_bad_one() {
+        let mut growth = started();
+        let verdicts = [STABLE, SUPPRESS, STABLE, STABLE, STABLE, STABLE, STABLE, STABLE];
+        assert_eq!(anchors(&mut growth, &costs(20.0, 32.0), &verdicts), [4, 4, 4, 4, 4, 4, 8, 16]);
+    }
+
+    #[test]
+    fn a_nudge_goes_below_the_minimum_and_stays_until_rearmed() {
+        let mut growth = started();
+        let nudge = Verdict::NudgeDown { factor: 0.5 };
+        let verdicts = [STABLE, nudge, nudge, nudge, nudge, STABLE, STABLE, STABLE, STABLE, STABLE];
+        assert_eq!(anchors(&mut growth, &costs(20.0, 32.0), &verdicts), [4, 2, 2, 2, 1, 1, 1, 1, 1, 4]);
+        let mut changes = Vec::new();
+        let broken = Verdict::NudgeDown { factor: f64::NAN };
+        growth.round(&Settings::default(), &costs(20.0, 32.0), broken, &mut changes);
+        assert_eq!((growth.anchor(), changes), (4, vec![Change::NudgeRejected]));
+    }
+
+    #[test]
+    fn a_short_epoch_wins_over_the_minimum() {
+        let mut growth = started();
+        let mut changes = Vec::new();
+        growth.cap_to_epoch(2, &mut changes);
+        assert_eq!(changes, [Change::Anchor { from: 4, to: 2, why: AnchorWhy::Epoch { cap: 2 } }]);
+        assert_eq!(anchors(&mut growth, &costs(20.0, 32.0), &[STABLE; 6]), [2; 6]);
+        growth.cap_to_epoch(0, &mut changes);
+        assert_eq!(growth.anchor(), 1);
+    }
+}

@@ -1,0 +1,125 @@
+//! What a run is asked for: a policy (how ranks wait for each other) over a back end (how their replicas are averaged).
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// How ranks wait for each other.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Policy {
+    /// One batch a rank, then a round.
+    Sync,
+    /// Windows of many batches; all wait at the round.
+    Cadence,
+    /// Windows of many batches; a rank goes on training while its round is reduced.
+    Async,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sync => "sync",
+            Self::Cadence => "cadence",
+            Self::Async => "async",
+        })
+    }
+}
+
+/// How a rank knows that its window is over.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Windowing {
+    /// By its own time: it ends within half a batch of the others, however its speed drifts inside the window.
+    #[default]
+    Budget,
+    /// By a number of batches in proportion to its speed; kept to compare with.
+    Count,
+}
+
+/// A policy with its back end.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// Every step averaged over NCCL.
+    NcclSync,
+    /// Windows averaged over NCCL.
+    NcclCadence,
+    /// Every step averaged over the CPU.
+    CpuSync,
+    /// Windows averaged over the CPU.
+    CpuCadence,
+    /// Windows averaged over the CPU while training goes on.
+    CpuAsync,
+}
+
+impl Mode {
+    /// All modes, in the order in which help texts list them.
+    pub const ALL: [Self; 5] = [Self::CpuSync, Self::CpuCadence, Self::CpuAsync, Self::NcclSync, Self::NcclCadence];
+
+    /// The policy of the mode.
+    pub const fn policy(self) -> Policy {
+        match self {
+            Self::NcclSync | Self::CpuSync => Policy::Sync,
+            Self::NcclCadence | Self::CpuCadence => Policy::Cadence,
+            Self::CpuAsync => Policy::Async,
+        }
+    }
+
+    /// Whether replicas are averaged over the CPU (otherwise over NCCL).
+    pub const fn is_cpu(self) -> bool {
+        matches!(self, Self::CpuSync | Self::CpuCadence | Self::CpuAsync)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::NcclSync => "nccl-sync",
+            Self::NcclCadence => "nccl-cadence",
+            Self::CpuSync => "cpu-sync",
+            Self::CpuCadence => "cpu-cadence",
+            Self::CpuAsync => "cpu-async",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no mode.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("there is no mode {word:?}: take cpu-sync, cpu-cadence, cpu-async, nccl-sync or nccl-cadence")]
+pub struct UnknownMode {
+    /// The word.
+    pub word: String,
+}
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(word: &str) -> Result<Self, UnknownMode> {
+        let mode = Self::ALL.into_iter().find(|mode| mode.name() == word);
+        mode.ok_or_else(|| UnknownMode { word: word.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        for (name, mode, policy, cpu) in [
+            ("cpu-sync", Mode::CpuSync, Policy::Sync, true),
+            ("cpu-cadence", Mode::CpuCadence, Policy::Cadence, true),
+            ("cpu-async", Mode::CpuAsync, Policy::Async, true),
+            ("nccl-sync", Mode::NcclSync, Policy::Sync, false),
+            ("nccl-cadence", Mode::NcclCadence, Policy::Cadence, false),
+        ] {
+            assert_eq!(name.parse(), Ok(mode));
+            assert_eq!(mode.to_string(), name);
+            assert_eq!((mode.policy(), mode.is_cpu()), (policy, cpu));
+        }
+        assert_eq!("CPU".parse::<Mode>(), Err(UnknownMode { word: "CPU".into() }));
+    }
+}

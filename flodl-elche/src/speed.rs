@@ -1,0 +1,249 @@
+//! How long a member's batch takes: an estimate that jitter does not move and a change of regime does.
+//!
+//! The estimate is the median of the last five windows' samples. Where three samples in a row differ from it by more
+//! than a quarter on the same side, the device has changed (throttled, or has the machine to itself again), and the
+//! estimate starts over from the newest sample.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::cadence::WindowSample;
+use crate::change::Rejected;
+
+/// Samples the median is taken of.
+const KEPT: usize = 5;
+/// So many samples in a row off by more than [`OFF`] are a change of regime.
+const RUN: u32 = 3;
+/// How far off, relative to the estimate.
+const OFF: f64 = 0.25;
+/// So many windows without a sample, and the estimate is forgotten.
+const ABSENT_MAX: u32 = 5;
+/// A batch is not shorter than this; what says so was not measured.
+const BATCH_MIN: Duration = Duration::from_nanos(100);
+/// A batch is not longer than this; what says so is a stopped machine or a broken clock.
+const BATCH_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// What a sample did to the estimate, in seconds a batch.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) enum Shift {
+    /// Nothing worth telling.
+    Steady,
+    /// The first estimate.
+    Calibrated,
+    /// A new regime; the estimate was `from`.
+    Regime { from: f64 },
+}
+
+/// The measured speed of one member.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Speed {
+    batch: Window,
+    fill: Window,
+    off: Option<(Side, u32)>,
+    absent: u32,
+    fresh: bool,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Side {
+    Slower,
+    Faster,
+}
+
+impl Speed {
+    /// Takes one window's sample in.
+    ///
+    /// # Errors
+    ///
+    /// Where its numbers cannot be; nothing has changed then.
+    pub(crate) fn take(&mut self, sample: WindowSample) -> Result<Shift, Rejected> {
+        let (batch, fill) = split_sample(sample)?;
+        self.absent = 0;
+        self.fresh = true;
+        self.fill.push(fill);
+        let Some(estimate) = self.batch.median() else {
+            self.batch.push(batch);
+            return Ok(Shift::Calibrated);
+        };
+        let side = if batch > estimate * (1.0 + OFF) {
+            Some(Side::Slower)
+        } else if batch < estimate * (1.0 - OFF) {
+            Some(Side::Faster)
+        } else {
+            None
+        };
+        self.off = match (side, self.off) {
+            (None, _) => None,
+            (Some(side), Some((before, run))) if before == side => Some((side, run + 1)),
+            (Some(side), _) => Some((side, 1)),
+        };
+        if self.off.is_some_and(|(_, run)| run >= RUN) {
+            self.off = None;
+            self.batch.restart(batch);
+            return Ok(Shift::Regime { from: estimate });
+        }
+        self.batch.push(batch);
+        Ok(Shift::Steady)
+    }
+
+    /// A window is over; true where the member has now been absent for so long that its estimate is forgotten.
+    pub(crate) fn window_over(&mut self) -> bool {
+        if std::mem::take(&mut self.fresh) || self.batch.median().is_none() {
+            return false;
+        }
+        self.absent += 1;
+        let forgotten = self.absent >= ABSENT_MAX;
+        if forgotten {
+            *self = Self::default();
+        }
+        forgotten
+    }
+
+    /// Whether a sample was taken since the last window's end.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Seconds a batch.
+    pub(crate) fn batch(&self) -> Option<f64> {
+        self.batch.median()
+    }
+
+    /// Seconds a window's first batch takes beyond that.
+    pub(crate) fn fill(&self) -> f64 {
+        self.fill.median().unwrap_or(0.0)
+    }
+}
+
+/// A window's seconds a batch, and its fill.
+fn split_sample(sample: WindowSample) -> Result<(f64, f64), Rejected> {
+    let batch = match sample.batches {
+        0 => return Err(Rejected::NoBatches),
+        1 => sample.first,
+        n => sample.rest / (n - 1),
+    };
+    if batch < BATCH_MIN || sample.first < BATCH_MIN {
+        return Err(Rejected::TooShort { batch: batch.min(sample.first) });
+    }
+    if batch > BATCH_MAX || sample.first > BATCH_MAX {
+        return Err(Rejected::TooLong { batch: batch.max(sample.first) });
+    }
+    Ok((batch.as_secs_f64(), sample.first.saturating_sub(batch).as_secs_f64()))
+}
+
+/// The last few values of something, and their median.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Window {
+    values: VecDeque<f64>,
+}
+
+impl Window {
+    pub(crate) fn push(&mut self, value: f64) {
+        if self.values.len() == KEPT {
+            self.values.pop_front();
+        }
+        self.values.push_back(value);
+    }
+
+    fn restart(&mut self, value: f64) {
+        self.values.clear();
+        self.values.push_back(value);
+    }
+
+    pub(crate) fn median(&self) -> Option<f64> {
+        median(self.values.iter().copied())
+    }
+}
+
+/// The median, the mean of the middle two where their number is even; none of nothing.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    if sorted.is_empty() {
+        return None;
+    }
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(batches: u32, first_ms: u64, rest_ms: u64) -> WindowSample {
+        WindowSample {
+            batches,
+            first: Duration::from_millis(first_ms),
+            rest: Duration::from_millis(rest_ms),
+            data_wait: Duration::ZERO,
+        }
+    }
+
+    /// Feeds windows of two batches of so many milliseconds.
+    fn fed(millis: &[u64]) -> (Speed, Vec<Shift>) {
+        let mut speed = Speed::default();
+        let shifts = millis.iter().map(|&ms| speed.take(sample(2, ms, ms)).unwrap()).collect();
+        (speed, shifts)
+    }
+
+    #[test]
+    fn the_first_batch_counts_apart_as_fill() {
+        for (given, batch, fill) in
+            [(sample(5, 30, 40), 0.010, 0.020), (sample(1, 30, 0), 0.030, 0.0), (sample(3, 5, 20), 0.010, 0.0)]
+        {
+            let mut speed = Speed::default();
+            assert_eq!(speed.take(given), Ok(Shift::Calibrated));
+            assert!((speed.batch().unwrap() - batch).abs() < 1e-9);
+            assert!((speed.fill() - fill).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn single_outliers_do_not_move_the_estimate() {
+        let (speed, shifts) = fed(&[10, 10, 10, 90, 10]);
+        assert_eq!(speed.batch(), Some(0.010));
+        assert!(shifts[1..].iter().all(|&shift| shift == Shift::Steady));
+    }
+
+    #[test]
+    fn three_in_a_row_on_one_side_are_a_new_regime() {
+        let (speed, shifts) = fed(&[10, 10, 10, 10, 10, 16, 17, 18]);
+        assert_eq!(shifts[7], Shift::Regime { from: 0.010 });
+        assert_eq!(speed.batch(), Some(0.018));
+        let (speed, shifts) = fed(&[10, 10, 10, 10, 10, 16, 16, 7, 16]);
+        assert!(shifts[1..].iter().all(|&shift| shift == Shift::Steady), "{shifts:?}");
+        assert_eq!(speed.batch(), Some(0.016));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_rejected() {
+        let (before, _) = fed(&[10, 11]);
+        for bad in [
+            WindowSample { batches: 3, ..WindowSample::default() },
+            WindowSample { batches: 3, first: Duration::MAX, rest: Duration::MAX, data_wait: Duration::MAX },
+            WindowSample {
+                batches: u32::MAX,
+                first: Duration::from_millis(1),
+                rest: Duration::from_nanos(1),
+                ..before_sample()
+            },
+            WindowSample { batches: 1, first: Duration::from_nanos(99), ..before_sample() },
+        ] {
+            let mut speed = before.clone();
+            assert!(speed.take(bad).is_err(), "{bad:?}");
+            assert_eq!(speed, before);
+        }
+    }
+
+    fn before_sample() -> WindowSample {
+        sample(2, 10, 10)
+    }
+
+    #[test]
+    fn an_absent_member_is_forgotten_after_five_windows() {
+        let (mut speed, _) = fed(&[10]);
+        let forgotten: Vec<bool> = (0..7).map(|_| speed.window_over()).collect();
+        assert_eq!(forgotten, [false, false, false, false, false, true, false]);
+        assert_eq!(speed.batch(), None);
+    }
+}

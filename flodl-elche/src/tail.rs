@@ -1,0 +1,130 @@
+//! The last windows of an epoch: counts instead of budgets, so that the epoch ends with the window planned to end it.
+
+use crate::config::Settings;
+use crate::growth::DEAD_BAND;
+use crate::mode::Policy;
+use crate::span::Slot;
+use crate::speed::median;
+use crate::split::largest_remainder;
+use crate::window::{Known, Row, UNCALIBRATED};
+
+/// Fewer windows than this are a tail.
+const FULL_FROM: u64 = 3;
+
+/// Windows left for `left` batches where a full window holds `window`.
+///
+/// A last window a little longer than the others is cheaper than one more round; as long as it stays within the band
+/// in which the anchor itself does not care, it counts as one. Not where a lead limit is set: that is strict.
+pub(crate) fn windows_left(settings: &Settings, left: u64, window: u64) -> u64 {
+    let stretch = if settings.max_batch_diff.is_some() || settings.policy == Policy::Sync { 0.0 } else { DEAD_BAND };
+    let holds = (window as f64 * (1.0 + stretch)).floor() as u64;
+    left.div_ceil(holds.max(1))
+}
+
+/// Whether so many windows are a tail.
+pub(crate) fn is_tail(windows: u64) -> bool {
+    windows < FULL_FROM
+}
+
+/// Divides the next of `windows` windows; `rows` are those of a full one.
+pub(crate) fn divide(settings: &Settings, left: u64, windows: u64, members: &[Known], rows: &[Row]) -> Vec<Row> {
+    if settings.policy == Policy::Sync {
+        return sync(left, members);
+    }
+    let batches = left.div_ceil(windows.max(1));
+    let counts = if settings.max_batch_diff.is_some() {
+        // Full quotas are within the lead limit already; fractions of them stay within it.
+        largest_remainder(batches, &rows.iter().map(|row| f64::from(row.quota)).collect::<Vec<_>>())
+    } else if let Some(unknown) = median(members.iter().filter_map(|member| member.batch)) {
+        largest_remainder(batches, &shares(batches, members, unknown))
+    } else {
+        let most = rows.iter().map(|row| row.quota.min(UNCALIBRATED)).max().unwrap_or(0);
+        let batches = batches.min(u64::from(most) * members.len() as u64);
+        largest_remainder(batches, &vec![1.0; members.len()])
+    };
+    counts.into_iter().map(|count| Row::counted(u32::try_from(count).unwrap_or(u32::MAX))).collect()
+}
+
+/// Under Sync each does one batch; where fewer are left, the fastest do them.
+fn sync(left: u64, members: &[Known]) -> Vec<Row> {
+    let mut order: Vec<(f64, Slot, usize)> =
+        members.iter().enumerate().map(|(i, member)| (member.batch.unwrap_or(f64::INFINITY), member.slot, i)).collect();
+    order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut rows = vec![Row::counted(0); members.len()];
+    for &(_, _, i) in order.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+        rows[i] = Row::counted(1);
+    }
+    rows
+}
+
+/// Exact shares of a window in which all end together, in batches: the window lasts T' with
+/// `sum((T' - callback) / batch) = batches` over the members whose callback ends before T'.
+fn shares(batches: u64, members: &[Known], unknown: f64) -> Vec<f64> {
+    let time_of = |member: &Known| member.batch.unwrap_or(unknown);
+    let mut order: Vec<&Known> = members.iter().collect();
+    order.sort_by(|a, b| a.callback.total_cmp(&b.callback));
+    let (mut rate, mut spent, mut end) = (0.0, 0.0, f64::INFINITY);
+    for member in order {
+        if member.callback >= end {
+            break;
+        }
+        rate += 1.0 / time_of(member);
+        spent += member.callback / time_of(member);
+        end = (batches as f64 + spent) / rate;
+    }
+    members.iter().map(|member| (end - member.callback).max(0.0) / time_of(member)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(slot: u32, batch: Option<f64>, callback: f64) -> Known {
+        Known { slot: Slot(slot), batch, measured: batch.is_some(), callback }
+    }
+
+    fn divided(settings: &Settings, left: u64, windows: u64, members: &[Known], full: &[u32]) -> Vec<u32> {
+        let rows: Vec<Row> = full.iter().map(|&quota| Row::counted(quota)).collect();
+        divide(settings, left, windows, members, &rows).iter().map(|row| row.quota).collect()
+    }
+
+    #[test]
+    fn shares_follow_speed_and_sum_to_the_window() {
+        let members = [member(0, Some(0.008), 0.0), member(1, Some(0.020), 0.0), member(2, Some(0.032), 0.0)];
+        let settings = Settings::default();
+        assert_eq!(divided(&settings, 125, 1, &members, &[76, 30, 19]), [76, 30, 19]);
+        assert_eq!(divided(&settings, 125, 2, &members, &[76, 30, 19]), [38, 15, 10]);
+        assert_eq!(divided(&settings, 1, 1, &members, &[4, 2, 1]), [1, 0, 0]);
+    }
+
+    #[test]
+    fn a_window_within_the_dead_band_is_not_cut_in_two() {
+        let settings = Settings::default();
+        assert_eq!([100, 120, 121, 240, 241].map(|left| windows_left(&settings, left, 100)), [1, 1, 2, 2, 3]);
+        let strict = Settings { max_batch_diff: Some(2), ..Settings::default() };
+        assert_eq!(windows_left(&strict, 101, 100), 2);
+    }
+
+    #[test]
+    fn the_unknown_count_with_the_median() {
+        let some = [member(0, Some(0.010), 0.0), member(1, None, 0.0), member(2, Some(0.030), 0.0)];
+        assert_eq!(divided(&Settings::default(), 11, 1, &some, &[9, 3, 3]), [6, 3, 2]);
+        let none = [member(0, None, 0.0), member(1, None, 0.0)];
+        assert_eq!(divided(&Settings::default(), 5, 1, &none, &[3, 3]), [3, 2]);
+        assert_eq!(divided(&Settings::default(), 7, 1, &none, &[3, 3]), [3, 3]);
+    }
+
+    #[test]
+    fn callbacks_shorten_a_share() {
+        let members = [member(0, Some(0.010), 0.0), member(1, Some(0.010), 0.04), member(2, Some(0.010), 9.0)];
+        assert_eq!(divided(&Settings::default(), 16, 1, &members, &[9, 9, 0]), [10, 6, 0]);
+    }
+
+    #[test]
+    fn sync_leaves_the_last_batches_to_the_fastest() {
+        let sync = Settings { policy: Policy::Sync, ..Settings::default() };
+        let members = [member(0, None, 0.0), member(1, Some(0.020), 0.0), member(2, Some(0.010), 0.0)];
+        assert_eq!(divided(&sync, 2, 1, &members, &[1, 1, 1]), [0, 1, 1]);
+        assert_eq!(divided(&sync, 4, 2, &members, &[1, 1, 1]), [1, 1, 1]);
+    }
+}
