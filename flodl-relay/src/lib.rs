@@ -2,4 +2,7 @@
 
 #[cfg(feature = "shell")]
 pub mod agent;
+pub mod fold;
+mod id;
 pub mod limits;
+pub mod root;

@@ -1,0 +1,380 @@
+//! The root reducer: a relay whose upstream is the commit.
+//!
+//! Folds the relays' sums in the order of their lowest rank, divides each chunk by the mass that was really folded, keeps
+//! the result beside the consensus in force, streams it down, and tells the coordinator whose work is in it. A committed
+//! round makes the result the consensus. Where nobody contributed to a chunk its result is the consensus in force, so
+//! every round that was opened ends.
+//!
+//! Sans-IO: [`Root::handle`], then [`Root::poll`] until `None`; [`Root::next_deadline`] says when [`Input::Tick`] is due.
+
+use crate::fold::{DataBreach, Waits};
+use crate::id::{absence, contributor, folded_part, layout, mass, rank as rank_of};
+use bytes::Bytes;
+use core::time::Duration;
+use flodl_cpureduce::{
+    Absence, CommitError, Consensus, Contributor, Fold, Folded, LayoutError, Mass, Record, Reject, Section,
+};
+use flodl_wire::message::control::{RosterEntry, RoundOutcome};
+use flodl_wire::message::data::{Chunk, Codec};
+use flodl_wire::message::join::LayoutSizes;
+use flodl_wire::message::{Control, Data, report};
+use flodl_wire::{Incarnation, Rank, Round, SessionId, Time, Version};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What the root is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// The sizes of the model, before round 0.
+    Layout(LayoutSizes),
+    /// What the coordinator broadcasts. The root acts on `RequestParams`, `RoundDone` and `DeclareDead`.
+    Control(Control),
+    /// A relay sent something on its data link.
+    Data {
+        /// Its session, known from the link.
+        session: SessionId,
+        /// What.
+        data: Data,
+    },
+    /// A relay's data link ended, after everything that came through it. It is never used again.
+    Lost {
+        /// Its session.
+        session: SessionId,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What the root wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a chunk of the result to a relay.
+    Result {
+        /// Its session.
+        session: SessionId,
+        /// The chunk.
+        chunk: Chunk,
+    },
+    /// Tell the coordinator whose work is in the round.
+    Folded(report::Folded),
+    /// Tell the coordinator that the fold waits for a relay while the rest of the chunk is there.
+    Waiting {
+        /// The round.
+        round: Round,
+        /// The lowest rank of that relay whose work is still expected.
+        rank: Rank,
+        /// Which chunk.
+        chunk: u32,
+    },
+    /// Close a relay's data link: what it sent cannot be folded.
+    Breach {
+        /// Its session.
+        session: SessionId,
+        /// Why.
+        why: DataBreach,
+    },
+    /// An order could not be followed. The consensus is what it was.
+    Refused(Refusal),
+}
+
+/// Why the root did not follow an order of its coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The model cannot be averaged.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A round cannot be opened before the sizes of the model are known.
+    #[error("{0} cannot be opened: the sizes of the model are not known")]
+    NoLayout(Round),
+    /// The round cannot become the consensus.
+    #[error("{round} cannot be committed: {why}")]
+    Commit {
+        /// The round.
+        round: Round,
+        /// Why.
+        why: CommitError,
+    },
+    /// Another round is open, or none.
+    #[error("{0} cannot be committed: it is not the round that is open")]
+    NotOpen(Round),
+}
+
+/// The reducer at the top.
+#[derive(Debug)]
+pub struct Root {
+    patience: Duration,
+    consensus: Option<Consensus>,
+    open: Option<OpenRound>,
+    lost: BTreeSet<SessionId>,
+    out: VecDeque<Output>,
+    strays: u64,
+}
+
+/// The round that is being folded.
+#[derive(Debug)]
+struct OpenRound {
+    round: Round,
+    /// What the result becomes if it commits.
+    version: Version,
+    fold: Fold,
+    record: Record,
+    ranks: BTreeMap<Rank, Life>,
+    /// Each relay's contributor, which is its lowest rank in the round.
+    sessions: BTreeMap<SessionId, Contributor>,
+    /// Parameter chunks that are results of this fold.
+    parameters_folded: u32,
+    waits: Waits,
+}
+
+/// A rank of the round.
+#[derive(Copy, Clone, Debug)]
+struct Life {
+    incarnation: Incarnation,
+    session: SessionId,
+    /// Nothing more is expected of it.
+    out: bool,
+}
+
+impl Root {
+    /// A root without a consensus, which reports a wait every quarter of `patience`.
+    #[must_use]
+    pub fn new(patience: Duration) -> Root {
+        Root { patience, consensus: None, open: None, lost: BTreeSet::new(), out: VecDeque::new(), strays: 0 }
+    }
+
+    /// Takes one input. Afterwards every output is to be taken with [`Root::poll`].
+    pub fn handle(&mut self, input: Input, now: Time) {
+        match input {
+            Input::Layout(sizes) => self.lay_out(sizes),
+            Input::Control(Control::RequestParams { round, roster }) => self.begin(round, &roster),
+            Input::Control(Control::RoundDone { round, outcome, .. }) => self.close(round, outcome),
+            Input::Control(Control::DeclareDead { rank, incarnation, .. }) => self.dead(rank, incarnation),
+            Input::Control(_) | Input::Tick => {}
+            Input::Data { session, data } => self.data(session, data),
+            Input::Lost { session } => {
+                self.lost.insert(session);
+                if let Some(open) = &mut self.open {
+                    open.lose(session, Absence::LinkLost);
+                }
+            }
+        }
+        self.advance(now);
+    }
+
+    /// The next thing to be done.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// When [`Input::Tick`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.open.as_ref()?.waits.deadline()
+    }
+
+    /// Whether data of that relay should be read now. One that is far ahead of the others only fills memory.
+    #[must_use]
+    pub fn wants(&self, session: SessionId) -> bool {
+        let ahead = |open: &OpenRound| open.sessions.get(&session).is_some_and(|&who| open.fold.is_ahead(who));
+        !self.open.as_ref().is_some_and(ahead)
+    }
+
+    /// Messages of other rounds or dropped relays that were passed over.
+    #[must_use]
+    pub const fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// The consensus in force: its version and the bytes of all sections in order, little-endian. `None` before the first
+    /// commit.
+    #[must_use]
+    pub fn consensus_bytes(&self) -> Option<(Version, Bytes)> {
+        let consensus = self.consensus.as_ref()?;
+        Some((Version(consensus.version()?), consensus.read_all()?))
+    }
+
+    /// The digest of the consensus in force: xxh3 over its chunks in order.
+    #[must_use]
+    pub fn consensus_digest(&self) -> Option<u64> {
+        self.consensus.as_ref()?.digest()
+    }
+
+    fn lay_out(&mut self, sizes: LayoutSizes) {
+        match layout(sizes) {
+            Ok(layout) => self.consensus = Some(Consensus::empty(layout)),
+            Err(error) => self.out.push_back(Output::Refused(error.into())),
+        }
+    }
+
+    fn begin(&mut self, round: Round, roster: &[RosterEntry]) {
+        self.open = None;
+        let Some(consensus) = &mut self.consensus else {
+            self.out.push_back(Output::Refused(Refusal::NoLayout(round)));
+            return;
+        };
+        let mut sessions: BTreeMap<SessionId, Contributor> = BTreeMap::new();
+        for entry in roster {
+            let lowest = sessions.entry(entry.session).or_insert(contributor(entry.rank));
+            *lowest = (*lowest).min(contributor(entry.rank));
+        }
+        let mut record = Record::new();
+        let mut ranks = BTreeMap::new();
+        for &RosterEntry { rank, incarnation, session, .. } in roster {
+            record.enter(contributor(rank), sessions[&session]);
+            ranks.insert(rank, Life { incarnation, session, out: false });
+        }
+        // A rank is in one session only, so a set of them is strictly ascending, which is all that a fold asks for.
+        let contributors: BTreeSet<Contributor> = sessions.values().copied().collect();
+        let Ok(fold) = Fold::new(round.0, *consensus.layout(), contributors.into_iter().collect()) else { return };
+        consensus.begin(round.0);
+        let version = consensus.version().map_or(Version(0), |version| Version(version).next());
+        let waits = Waits::default();
+        let mut open = OpenRound { round, version, fold, record, ranks, sessions, parameters_folded: 0, waits };
+        self.lost.iter().for_each(|&session| open.lose(session, Absence::LinkLost));
+        self.open = Some(open);
+    }
+
+    fn close(&mut self, round: Round, outcome: RoundOutcome) {
+        let was_open = self.open.take_if(|open| open.round == round).is_some();
+        let Some(consensus) = &mut self.consensus else { return };
+        match outcome {
+            RoundOutcome::Committed { .. } if !was_open => self.out.push_back(Output::Refused(Refusal::NotOpen(round))),
+            RoundOutcome::Committed { version } => {
+                if let Err(why) = consensus.commit(version.0) {
+                    consensus.abandon();
+                    self.out.push_back(Output::Refused(Refusal::Commit { round, why }));
+                }
+            }
+            RoundOutcome::Nothing if was_open => consensus.abandon(),
+            RoundOutcome::Nothing => {}
+        }
+    }
+
+    /// A dead rank's relay says in which chunks it is; a relay whose ranks are all dead says nothing any more.
+    fn dead(&mut self, rank: Rank, incarnation: Incarnation) {
+        let Some(open) = &mut self.open else { return };
+        let Some(life) = open.ranks.get_mut(&rank).filter(|life| life.incarnation == incarnation) else { return };
+        life.out = true;
+        let session = life.session;
+        if open.ranks.values().all(|life| life.session != session || life.out) {
+            open.lose(session, Absence::Dead);
+        }
+    }
+
+    fn data(&mut self, session: SessionId, data: Data) {
+        let round = match &data {
+            Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
+            Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
+        };
+        let open = self.open.as_mut().filter(|open| open.round == round);
+        let Some((open, who)) = open.and_then(|open| open.sessions.get(&session).copied().map(|who| (open, who)))
+        else {
+            self.strays += 1;
+            return;
+        };
+        match open.take(session, who, data) {
+            Ok(true) => {}
+            Ok(false) | Err(DataBreach::Fold(Reject::Absent { .. })) => self.strays += 1,
+            Err(why) => {
+                open.lose(session, Absence::LinkLost);
+                self.lost.insert(session);
+                self.out.push_back(Output::Breach { session, why });
+            }
+        }
+    }
+
+    /// Passes on what the fold has to say.
+    fn advance(&mut self, now: Time) {
+        let (Some(open), Some(consensus)) = (&mut self.open, &mut self.consensus) else { return };
+        while let Some(event) = open.fold.poll() {
+            match event {
+                Folded::Dropped { contributor, from_chunk, why } => {
+                    open.record.dropped_via(contributor, from_chunk, why);
+                }
+                Folded::Chunk { index, mass, data } => {
+                    open.finish(consensus, index, Some((mass, data)), &mut self.out);
+                }
+                Folded::Empty { index } => open.finish(consensus, index, None, &mut self.out),
+                Folded::Done => self.out.push_back(Output::Folded(open.report(consensus))),
+            }
+        }
+        for (who, chunk) in open.waits.due(&open.fold, self.patience, now) {
+            let rank = open.awaited(who);
+            self.out.push_back(Output::Waiting { round: open.round, rank, chunk });
+        }
+    }
+}
+
+impl OpenRound {
+    /// Takes a relay's message; `false`: it speaks of a rank that is not its own in this round.
+    fn take(&mut self, session: SessionId, who: Contributor, data: Data) -> Result<bool, DataBreach> {
+        match data {
+            Data::Contribution(chunk) => {
+                let mass = mass(&chunk)?;
+                self.fold.chunk(who, chunk.chunk, mass, chunk.bytes)?;
+            }
+            Data::Absent { from_chunk, why, .. } => self.fold.absent(who, from_chunk, absence(why))?,
+            Data::Dropped { rank, incarnation, from_chunk, why, .. } => {
+                let own = |life: &&mut Life| life.session == session && life.incarnation == incarnation;
+                let Some(life) = self.ranks.get_mut(&rank).filter(own) else { return Ok(false) };
+                life.out = true;
+                self.record.dropped(contributor(rank), from_chunk, absence(why));
+            }
+            Data::Consensus(_) => return Err(DataBreach::Kind { kind: "a result" }),
+        }
+        Ok(true)
+    }
+
+    /// The round goes on without that relay.
+    fn lose(&mut self, session: SessionId, why: Absence) {
+        if let Some(&who) = self.sessions.get(&session) {
+            self.fold.drop_contributor(who, why);
+        }
+    }
+
+    /// Divides a chunk and sends it to every relay of the round.
+    fn finish(
+        &mut self,
+        consensus: &mut Consensus,
+        index: u32,
+        sum: Option<(Mass, Bytes)>,
+        out: &mut VecDeque<Output>,
+    ) {
+        let (mass, sum) = sum.map_or((Mass::ZERO, None), |(mass, sum)| (mass, Some(sum)));
+        let before = consensus.chunks_folded();
+        // The fold gives each chunk once, in order and at its length.
+        let Ok(bytes) = consensus.finish_chunk(index, mass, sum) else { return };
+        let folded = consensus.chunks_folded() > before;
+        let section = self.fold.layout().chunk(index).map(|spec| spec.section);
+        self.parameters_folded += u32::from(folded && section == Some(Section::Parameters));
+        // A sum that was not finite is not in the result: the consensus in force stands in for it.
+        let mass = if folded { mass.value() } else { 0.0 };
+        let (round, version) = (self.round, self.version);
+        let chunk = Chunk { round, version, chunk: index, mass, codec: Codec::Exact, bytes };
+        out.extend(self.sessions.keys().map(|&session| Output::Result { session, chunk: chunk.clone() }));
+    }
+
+    /// The round's record, once all chunks are out.
+    fn report(&self, consensus: &Consensus) -> report::Folded {
+        let part = |(who, outcome)| {
+            let rank = rank_of(who);
+            self.ranks.get(&rank).map(|life| (rank, life.incarnation, folded_part(outcome)))
+        };
+        report::Folded {
+            round: self.round,
+            ranks: self.record.outcomes().filter_map(part).collect(),
+            digest: consensus.digest_of_result().unwrap_or_default(),
+            // A result with a hole and nothing to fill it from (round 0 lost its source) is no consensus either.
+            any_mass: self.parameters_folded > 0 && consensus.committable().is_ok(),
+        }
+    }
+
+    /// The rank to name when a relay is waited for.
+    fn awaited(&self, who: Contributor) -> Rank {
+        let of_relay = |life: &Life| self.sessions.get(&life.session) == Some(&who) && !life.out;
+        self.ranks.iter().find(|(_, life)| of_relay(life)).map_or(rank_of(who), |(&rank, _)| rank)
+    }
+}
+
+#[cfg(test)]
+#[path = "root_tests.rs"]
+mod tests;

@@ -1,0 +1,221 @@
+//! What the root does, as data: inputs in, outputs out.
+
+use super::*;
+use flodl_wire::message::control::{Next, Part};
+use flodl_wire::message::data::AbsentWhy;
+use flodl_wire::message::record::Reason;
+use flodl_wire::message::report::FoldedPart;
+
+const LIFE: Incarnation = Incarnation(1);
+const PATIENCE: Duration = Duration::from_secs(8);
+const A: SessionId = SessionId(70);
+const B: SessionId = SessionId(30);
+
+/// Two full chunks of parameters would be large; here chunk 0 is parameters, 1 buffers, 2 integers.
+fn root() -> Root {
+    let mut root = Root::new(PATIENCE);
+    root.handle(Input::Layout(LayoutSizes { parameters: 2, buffers: 1, integers: 1 }), Time::ZERO);
+    root
+}
+
+/// Relay A has ranks 0 and 2, relay B has rank 1.
+fn open(root: &mut Root, round: u64) {
+    let entry = |rank, session| RosterEntry { rank: Rank(rank), incarnation: LIFE, session, part: Part::Contribute };
+    let roster = vec![entry(0, A), entry(1, B), entry(2, A)];
+    root.handle(Input::Control(Control::RequestParams { round: Round(round), roster }), Time::ZERO);
+}
+
+fn bytes(index: u32, value: f32) -> Bytes {
+    match index {
+        0 => [value.to_le_bytes(), value.to_le_bytes()].concat().into(),
+        1 => value.to_le_bytes().to_vec().into(),
+        _ => (value as i64).to_le_bytes().to_vec().into(),
+    }
+}
+
+fn give(root: &mut Root, session: SessionId, round: u64, index: u32, sum: (f64, f32)) {
+    let (round, version, codec) = (Round(round), Version(0), Codec::Exact);
+    let chunk = Chunk { round, version, chunk: index, mass: sum.0, codec, bytes: bytes(index, sum.1) };
+    root.handle(Input::Data { session, data: Data::Contribution(chunk) }, Time::ZERO);
+}
+
+fn close(root: &mut Root, round: u64, version: Option<u64>) {
+    let outcome =
+        version.map_or(RoundOutcome::Nothing, |version| RoundOutcome::Committed { version: Version(version) });
+    root.handle(Input::Control(Control::RoundDone { round: Round(round), outcome, next: Next::Window }), Time::ZERO);
+}
+
+/// What came out: results as text, and the report if there was one.
+fn drained(root: &mut Root) -> (Vec<String>, Option<report::Folded>) {
+    let mut folded = None;
+    let mut lines = Vec::new();
+    while let Some(output) = root.poll() {
+        match output {
+            Output::Result { session, chunk } => {
+                let value = match chunk.chunk {
+                    0 | 1 => f32::from_le_bytes(*chunk.bytes.first_chunk().unwrap()),
+                    _ => i64::from_le_bytes(*chunk.bytes.first_chunk().unwrap()) as f32,
+                };
+                let version = chunk.version.0;
+                lines.push(format!("to {} chunk {} mass {} = {value} v{version}", session.0, chunk.chunk, chunk.mass));
+            }
+            Output::Folded(report) => folded = Some(report),
+            Output::Waiting { rank, chunk, .. } => lines.push(format!("waiting {rank} chunk {chunk}")),
+            Output::Breach { session, why } => lines.push(format!("breach {session}: {why}")),
+            Output::Refused(why) => lines.push(format!("refused: {why}")),
+        }
+    }
+    (lines, folded)
+}
+
+fn parts(report: &report::Folded) -> Vec<FoldedPart> {
+    report.ranks.iter().map(|&(_, _, part)| part).collect()
+}
+
+/// Round 0 as it is: both relays whole, everything 1.
+fn first_consensus(root: &mut Root) {
+    open(root, 0);
+    for index in 0..3 {
+        give(root, A, 0, index, (1.0, 1.0));
+        give(root, B, 0, index, (1.0, 1.0));
+    }
+    assert!(drained(root).1.unwrap().any_mass);
+    close(root, 0, Some(0));
+}
+
+#[test]
+fn a_round_is_divided_by_what_was_folded_streamed_down_and_committed() {
+    let mut root = root();
+    open(&mut root, 0);
+    give(&mut root, B, 0, 0, (1.0, 10.0));
+    give(&mut root, A, 0, 0, (3.0, 2.0));
+    let to_both = |chunk: u32, rest: &str| ["30", "70"].map(|to| format!("to {to} chunk {chunk} {rest} v0"));
+    assert_eq!(drained(&mut root).0, to_both(0, "mass 4 = 3"));
+    for (session, buffer, integer) in [(A, 4.0, 7.0), (B, 1.0, 9.0)] {
+        give(&mut root, session, 0, 1, (1.0, buffer));
+        give(&mut root, session, 0, 2, (1.0, integer));
+    }
+    let (lines, folded) = drained(&mut root);
+    assert_eq!(lines, [to_both(1, "mass 2 = 2.5"), to_both(2, "mass 2 = 9")].concat());
+    let folded = folded.unwrap();
+    assert_eq!(parts(&folded), [FoldedPart::Whole; 3]);
+    assert!(folded.any_mass);
+    assert_eq!(root.consensus_bytes(), None, "nothing is committed yet");
+    close(&mut root, 0, Some(0));
+    let whole = [bytes(0, 3.0), bytes(1, 2.5), bytes(2, 9.0)].concat();
+    assert_eq!(root.consensus_bytes(), Some((Version(0), Bytes::from(whole))));
+    assert_eq!(root.consensus_digest(), Some(folded.digest));
+}
+
+#[test]
+fn a_dropped_rank_and_a_lost_relay_are_partial_and_the_round_ends_without_them() {
+    let mut root = root();
+    first_consensus(&mut root);
+    open(&mut root, 1);
+    give(&mut root, A, 1, 0, (1.0, 6.0));
+    give(&mut root, B, 1, 0, (1.0, 2.0));
+    let dropped =
+        Data::Dropped { round: Round(1), rank: Rank(2), incarnation: LIFE, from_chunk: 1, why: AbsentWhy::Dead };
+    root.handle(Input::Data { session: A, data: dropped }, Time::ZERO);
+    give(&mut root, A, 1, 1, (1.0, 5.0));
+    root.handle(Input::Lost { session: B }, Time::ZERO);
+    give(&mut root, A, 1, 2, (1.0, 5.0));
+    let (lines, folded) = drained(&mut root);
+    assert_eq!(lines[0], "to 30 chunk 0 mass 2 = 4 v1");
+    assert_eq!(lines[3], "to 70 chunk 1 mass 1 = 5 v1");
+    let folded = folded.unwrap();
+    assert_eq!(parts(&folded), [FoldedPart::Whole, FoldedPart::Chunks(1), FoldedPart::Chunks(1)]);
+    close(&mut root, 1, Some(1));
+
+    open(&mut root, 2);
+    for index in 0..3 {
+        give(&mut root, A, 2, index, (1.0, 1.0));
+    }
+    let folded = drained(&mut root).1.unwrap();
+    assert_eq!(parts(&folded), [FoldedPart::Whole, FoldedPart::None, FoldedPart::Whole], "B stays lost");
+}
+
+#[test]
+fn with_nobody_in_it_a_round_gives_the_consensus_in_force_and_commits_nothing() {
+    let mut root = root();
+    first_consensus(&mut root);
+    open(&mut root, 1);
+    let absent = || Data::Absent { round: Round(1), from_chunk: 0, why: AbsentWhy::Empty };
+    root.handle(Input::Data { session: A, data: absent() }, Time::ZERO);
+    root.handle(Input::Data { session: B, data: absent() }, Time::ZERO);
+    let (lines, folded) = drained(&mut root);
+    assert_eq!(lines.len(), 6);
+    assert_eq!(lines[0], "to 30 chunk 0 mass 0 = 1 v1");
+    let folded = folded.unwrap();
+    assert!(!folded.any_mass);
+    assert_eq!(parts(&folded), [FoldedPart::None; 3]);
+    let before = root.consensus_bytes();
+    close(&mut root, 1, None);
+    assert_eq!(root.consensus_bytes(), before);
+    assert_eq!(Some(folded.digest), root.consensus_digest());
+}
+
+#[test]
+fn a_first_round_that_loses_its_source_has_no_mass_and_cannot_commit() {
+    let mut root = root();
+    open(&mut root, 0);
+    root.handle(
+        Input::Data { session: B, data: Data::Absent { round: Round(0), from_chunk: 0, why: AbsentWhy::Empty } },
+        Time::ZERO,
+    );
+    give(&mut root, A, 0, 0, (1.0, 1.0));
+    root.handle(Input::Lost { session: A }, Time::ZERO);
+    let (_, folded) = drained(&mut root);
+    assert!(!folded.unwrap().any_mass);
+    close(&mut root, 0, Some(0));
+    let (lines, _) = drained(&mut root);
+    assert!(lines[0].starts_with("refused: round 0 cannot be committed: chunk 1 has neither"), "{lines:?}");
+    assert_eq!(root.consensus_bytes(), None);
+}
+
+#[test]
+fn a_silent_relay_is_given_up_once_all_its_ranks_are_declared_dead() {
+    let mut root = root();
+    first_consensus(&mut root);
+    open(&mut root, 1);
+    (0..3).for_each(|index| give(&mut root, B, 1, index, (1.0, 2.0)));
+    for (rank, ends) in [(0, false), (2, true)] {
+        let why = Reason::new("silent", "silent");
+        let dead = Control::DeclareDead { rank: Rank(rank), incarnation: LIFE, why };
+        root.handle(Input::Control(dead), Time::ZERO);
+        assert_eq!(drained(&mut root).1.is_some(), ends, "after rank {rank}");
+    }
+}
+
+#[test]
+fn a_wait_names_the_lowest_rank_still_expected() {
+    let mut root = root();
+    open(&mut root, 0);
+    give(&mut root, B, 0, 0, (1.0, 1.0));
+    let dropped =
+        Data::Dropped { round: Round(0), rank: Rank(0), incarnation: LIFE, from_chunk: 0, why: AbsentWhy::Dead };
+    root.handle(Input::Data { session: A, data: dropped }, Time::ZERO);
+    let due = root.next_deadline().unwrap();
+    root.handle(Input::Tick, due);
+    assert_eq!(drained(&mut root).0, ["waiting rank 2 chunk 0"]);
+}
+
+#[test]
+fn what_does_not_fit_loses_the_relay_and_strays_are_counted() {
+    let mut root = root();
+    open(&mut root, 0);
+    give(&mut root, B, 9, 0, (1.0, 1.0));
+    give(&mut root, SessionId(1), 0, 0, (1.0, 1.0));
+    assert_eq!((drained(&mut root).0.len(), root.strays()), (0, 2));
+    give(&mut root, B, 0, 2, (1.0, 1.0));
+    let (lines, _) = drained(&mut root);
+    assert!(lines[0].starts_with("breach session 30"), "{lines:?}");
+    (0..3).for_each(|index| give(&mut root, A, 0, index, (1.0, 1.0)));
+    assert_eq!(parts(&drained(&mut root).1.unwrap()), [FoldedPart::Whole, FoldedPart::None, FoldedPart::Whole]);
+    close(&mut root, 5, Some(1));
+    assert!(drained(&mut root).0[0].starts_with("refused: round 5"));
+
+    let mut blank = Root::new(PATIENCE);
+    open(&mut blank, 0);
+    assert!(drained(&mut blank).0[0].contains("sizes of the model are not known"));
+}
