@@ -99,10 +99,20 @@ fn executable_in(messages: &str, name: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// [`Failure::Failed`] where cargo fails, with its message.
+/// Those of [`metadata_of`].
 pub(crate) fn metadata() -> Result<Value, Failure> {
+    metadata_of(&["--no-deps"])
+}
+
+/// What cargo knows of packages, own and others', by its options of `metadata`.
+///
+/// # Errors
+///
+/// [`Failure::Failed`] where cargo fails, with its message.
+pub(crate) fn metadata_of(options: &[&str]) -> Result<Value, Failure> {
     let output = command()
-        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .args(["metadata", "--format-version", "1"])
+        .args(options)
         .output()
         .map_err(|error| Failure::failed(format!("cannot start cargo: {error}; is it on the PATH?")))?;
     if !output.status.success() {

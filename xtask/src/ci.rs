@@ -11,7 +11,7 @@ use crate::cargo;
 use crate::failure::Failure;
 use crate::summary::{self, Expected};
 use crate::tally::Tally;
-use crate::{test, tidy, train};
+use crate::{licences, test, tidy, train};
 
 /// One stage.
 struct Stage {
@@ -20,9 +20,10 @@ struct Stage {
     run: fn(&mut Option<Tally>) -> Result<(), Failure>,
 }
 
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 9] = [
     Stage { name: "fmt", what: "rustfmt finds nothing to change", run: |_| fmt() },
     Stage { name: "tidy", what: "the rules of the repository hold", run: |_| tidy::run(&[]) },
+    Stage { name: "licences", what: "deny.toml allows every licence", run: |_| licences::check() },
     Stage { name: "features", what: "each crate builds with no features and with all", run: |_| features() },
     Stage { name: "clippy", what: "clippy is silent, with no features and with all", run: |_| clippy() },
     Stage { name: "docs", what: "the documentation builds without a warning", run: |_| docs() },
@@ -225,6 +226,6 @@ mod stage_tests {
     #[test]
     fn an_unknown_stage_names_the_known() {
         let Err(Failure::Usage(message)) = names(&["lint"]) else { panic!("unknown stages are refused") };
-        assert!(message.contains("fmt, tidy, features, clippy, docs, package, test, train"), "{message}");
+        assert!(message.contains("fmt, tidy, licences, features, clippy, docs, package, test, train"), "{message}");
     }
 }

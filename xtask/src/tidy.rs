@@ -7,6 +7,7 @@ mod arrows;
 mod bans;
 mod crates;
 mod layout;
+mod links;
 mod tree;
 mod words;
 
@@ -54,15 +55,17 @@ impl fmt::Display for Violation {
 }
 
 /// All checks.
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 10] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 12] = [
     arrows::check,
     bans::check_clippy,
     bans::check_lock,
     crates::check_metadata,
     crates::check_readme,
+    crates::check_first_page,
     layout::check_headers,
     layout::check_sizes,
     layout::check_top_level,
+    links::check,
     words::check_tests,
     words::check_words,
 ];

@@ -59,6 +59,19 @@ pub(super) fn check_readme(tree: &Tree) -> Vec<Violation> {
     found
 }
 
+/// The two commands a person needs first: to see it train, and to see it tested.
+const FIRST_COMMANDS: [&str; 2] = ["cargo xtask train", "cargo xtask test"];
+
+/// Checks that the README at the top leads a person from a clone to a trained model.
+pub(super) fn check_first_page(tree: &Tree) -> Vec<Violation> {
+    let readme = tree.text("README.md").unwrap_or_default();
+    FIRST_COMMANDS
+        .iter()
+        .filter(|command| !readme.contains(*command))
+        .map(|command| Violation::new("README.md", 1, format!("`{command}` is not there"), "show it near the top"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +97,14 @@ mod tests {
         assert_eq!(metadata("flodl-wire", &without), ["the lints are not the workspace's"]);
         assert_eq!(metadata("xtask", GOOD), ["xtask is not for publishing"]);
         assert_eq!(metadata("xtask", &GOOD.replace("[lints]", "publish = false\n[lints]")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_first_page_shows_the_two_commands() {
+        let cases = [("", 2), ("cargo xtask train", 1), ("cargo xtask train\n    cargo xtask test\n", 0)];
+        for (text, count) in cases {
+            assert_eq!(check_first_page(&Tree::of(&[("README.md", text)])).len(), count, "{text}");
+        }
     }
 
     #[test]

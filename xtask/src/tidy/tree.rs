@@ -66,6 +66,12 @@ impl Tree {
         self.files.keys().map(String::as_str)
     }
 
+    /// Whether there is a file or a folder of this path; the root has the empty one.
+    pub(super) fn holds(&self, path: &str) -> bool {
+        let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
+        self.files.keys().any(|file| file == path || file.starts_with(&folder))
+    }
+
     /// The text of one file, where it is there and is text.
     pub(super) fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path)?.as_deref()
