@@ -1,10 +1,13 @@
 //! Inputs that a peer must not send: each is a typed error and changes nothing.
 
-use crate::plan::drain;
+use crate::plan::{drain, f32s, finish};
 use bytes::Bytes;
 use flodl_cpureduce::{
-    Absence, Consensus, ConsensusError, Contributor, Fold, FoldError, Folded, Layout, Mass, Reject, contribution_chunk,
+    Absence, Consensus, ConsensusError, Contributor, Fold, FoldError, Folded, Layout, Mass, Reject, Section,
+    contribution_chunk,
 };
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 const A: Contributor = Contributor(3);
 const B: Contributor = Contributor(8);
@@ -24,7 +27,7 @@ fn data(values: &[f32]) -> Bytes {
 
 /// Makes the call on a fold that has chunk 0 of `A`, and checks the refusal and that the round ends as without it.
 fn check(call: impl Fn(&mut Fold) -> Result<(), Reject>, expect: Reject) {
-    let finish = |attack: bool| {
+    let round = |attack: bool| {
         let mut fold = fold();
         fold.chunk(A, 0, Mass::ONE, data(&[1.0, 2.0])).unwrap();
         if attack {
@@ -36,7 +39,7 @@ fn check(call: impl Fn(&mut Fold) -> Result<(), Reject>, expect: Reject) {
         fold.drop_contributor(B, Absence::Dead);
         drain(&mut fold)
     };
-    assert_eq!(finish(true), finish(false));
+    assert_eq!(round(true), round(false));
 }
 
 #[test]
@@ -111,8 +114,8 @@ fn extreme_masses_cannot_poison_a_consensus() {
         fold.chunk(B, 0, mass, data(&[value])).unwrap();
         let mut consensus = Consensus::from_bytes(layout, 0, data(&[7.0])).unwrap();
         consensus.begin(1);
-        let result = crate::plan::finish(&mut consensus, &drain(&mut fold));
-        assert!(crate::plan::f32s(&result)[0].is_finite(), "{mass} {value}");
+        let result = finish(&mut consensus, &drain(&mut fold));
+        assert!(f32s(&result)[0].is_finite(), "{mass} {value}");
     }
 }
 
@@ -156,5 +159,89 @@ fn a_model_of_another_size_is_refused() {
     for got in [0, 19, 21] {
         let refused = Consensus::from_bytes(layout(), 1, Bytes::from(vec![0; got])).map(|_| ());
         assert_eq!(refused, Err(ConsensusError::ModelLength { expected: 20, got }));
+    }
+}
+
+/// A call with arguments that are sometimes right by accident.
+#[derive(Debug, Clone)]
+enum Call {
+    Chunk(u32, u32, u64, Vec<u8>),
+    Absent(u32, u32),
+    Drop(u32),
+    Poll,
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let data = prop_oneof![4 => vec(any::<u8>(), 8), 2 => vec(any::<u8>(), 4), 1 => vec(any::<u8>(), 0..12)];
+    let call = prop_oneof![
+        8 => (0..4_u32, 0..5_u32, 0..3_u64, data).prop_map(|(from, index, n, data)| Call::Chunk(from, index, n, data)),
+        1 => (0..4_u32, 0..5_u32).prop_map(|(from, index)| Call::Absent(from, index)),
+        1 => (0..4_u32).prop_map(Call::Drop),
+        4 => Just(Call::Poll),
+    ];
+    vec(call, 0..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// Whatever is called, every chunk comes once and in order, all that comes is finite, everybody who is dropped is
+    /// named before the first chunk without it, and the round ends when everybody is gone.
+    #[test]
+    fn any_calls_leave_a_round_that_ends(calls in calls()) {
+        let layout = Layout::new(5, 1, 1).unwrap().with_chunk_bytes(8).unwrap();
+        let mut fold = Fold::new(1, layout, (0..3).map(Contributor).collect()).unwrap();
+        let mut events = Vec::new();
+        for call in calls {
+            let before = format!("{fold:?}");
+            let refused = match call {
+                Call::Chunk(from, index, n, data) => {
+                    fold.chunk(Contributor(from), index, Mass::from_steps(n, 1.0).unwrap(), data.into()).is_err()
+                }
+                Call::Absent(from, index) => fold.absent(Contributor(from), index, Absence::Stale).is_err(),
+                Call::Drop(from) => !fold.drop_contributor(Contributor(from), Absence::Dead),
+                Call::Poll => {
+                    events.extend(fold.poll());
+                    false
+                }
+            };
+            if refused {
+                prop_assert_eq!(format!("{fold:?}"), before);
+            }
+        }
+        let absent_before_the_end: Vec<u32> =
+            (0..3).filter(|&id| fold.drop_contributor(Contributor(id), Absence::LinkLost)).collect();
+        events.extend(drain(&mut fold));
+        prop_assert!(fold.is_done());
+        prop_assert_eq!(events.pop(), Some(Folded::Done));
+        let mut next = 0;
+        let mut dropped = Vec::new();
+        for event in events {
+            match event {
+                Folded::Dropped { contributor, from_chunk, .. } => {
+                    prop_assert_eq!(from_chunk, next);
+                    dropped.push(contributor.0);
+                }
+                Folded::Chunk { index, mass, data } => {
+                    let spec = layout.chunk(index).unwrap();
+                    prop_assert_eq!((index, data.len()), (next, spec.bytes as usize));
+                    prop_assert!(!mass.is_zero() && dropped.len() < 3);
+                    let floats = spec.section != Section::Integers;
+                    prop_assert!(!floats || f32s(&data).iter().all(|value| value.is_finite()));
+                    next += 1;
+                }
+                Folded::Empty { index } => {
+                    prop_assert_eq!(index, next);
+                    next += 1;
+                }
+                Folded::Done => prop_assert!(false, "done twice"),
+            }
+        }
+        prop_assert_eq!(next, layout.chunks());
+        prop_assert!(absent_before_the_end.iter().all(|id| dropped.contains(id)));
+        dropped.sort_unstable();
+        let named = dropped.len();
+        dropped.dedup();
+        prop_assert_eq!(dropped.len(), named, "each is dropped once");
     }
 }
