@@ -189,4 +189,5 @@ fn the_outer_optimizer_moves_parameters_and_its_state_follows_commits() {
     assert_eq!(round(3, Some(7.0), true), (7.0, vec!["step", "commit"]), "the factor has grown");
     assert_eq!(round(4, None, true), (7.0, vec!["keep", "commit"]));
     assert_eq!(round(5, Some(f32::INFINITY), true), (7.0, vec!["keep", "commit"]));
+    assert_eq!(round(6, Some(3e38), true), (7.0, vec!["step", "keep", "commit"]), "a step out of range is not taken");
 }

@@ -53,6 +53,15 @@ fn one_contribution_passes_through_without_a_copy() {
 }
 
 #[test]
+fn values_without_mass_are_not_looked_at() {
+    let mut fold = Fold::new(1, layout(1), vec![A, B]).unwrap();
+    let (sick, _) = contribution_chunk(&[f32::NAN, f32::INFINITY], Mass::ONE);
+    fold.chunk(A, 0, Mass::ZERO, sick).unwrap();
+    fold.chunk(B, 0, Mass::ONE, data()).unwrap();
+    assert_eq!(drain(&mut fold), [Folded::Chunk { index: 0, mass: Mass::ONE, data: data() }, Folded::Done]);
+}
+
+#[test]
 fn several_are_added_in_the_memory_of_the_first() {
     let mut fold = Fold::new(1, layout(2), vec![A, B]).unwrap();
     let first = data();
