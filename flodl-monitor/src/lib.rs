@@ -6,7 +6,7 @@
 //! that fails is one alert. It draws no page and samples no device.
 //!
 //! Read first: [`Store`] (what is known, in bounded memory), [`Timeline`] (JSON lines that a crash cannot spoil),
-//! [`Summary`] (JSON for programs, text for people). [`progress::line`] and [`describe`] are the terminal's words.
+//! [`Summary`] (JSON for programs, text for people). [`progress::line`] and [`describe()`] are the terminal's words.
 //!
 //! ```
 //! use flodl_monitor::{Store, Summary, describe, progress};
@@ -49,8 +49,12 @@ pub mod progress;
 pub mod rank;
 mod recent;
 mod report;
+#[cfg(test)]
+mod samples;
 pub mod store;
 pub mod summary;
+#[cfg(test)]
+mod tests;
 mod text;
 pub mod timeline;
 
@@ -62,3 +66,8 @@ pub use recent::RECENT;
 pub use store::Store;
 pub use summary::Summary;
 pub use timeline::Timeline;
+
+/// The README's example, run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,6 +5,7 @@ use crate::rank::RankLog;
 use crate::store::{Losses, Store};
 use core::time::Duration;
 use flodl_wire::Rank;
+use flodl_wire::message::join::Emulation;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -229,7 +230,8 @@ fn losses(losses: &Losses) -> Vec<Loss> {
 }
 
 fn rank_summary(store: &Store, rank: Rank, log: &RankLog) -> RankSummary {
-    let emulated = store.meta().and_then(|meta| meta.emulated.iter().find(|(slowed, _)| *slowed == rank));
+    let slows = |emulation: &Emulation| !emulation.step_at_least.is_zero() || emulation.slowdown != 1.0;
+    let emulated = store.meta().and_then(|meta| meta.emulated.iter().find(|(of, how)| *of == rank && slows(how)));
     RankSummary {
         rank: rank.0,
         batches: log.batches,

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Lines are gathered up to so many bytes before they are written without being asked to.
-const BUFFER: usize = 64 * 1024;
+pub(super) const BUFFER: usize = 64 * 1024;
 
 /// Where a timeline's files come from. [`Folder`] for real ones.
 pub trait Parts {
@@ -50,7 +50,7 @@ pub struct Timeline<P: Parts = Folder> {
     parts: P,
     sink: Sink<P::Part>,
     /// Whole lines that are not written yet.
-    pending: Vec<u8>,
+    pub(super) pending: Vec<u8>,
     rotate_at: u64,
     dropped: u64,
 }
