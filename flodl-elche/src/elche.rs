@@ -215,7 +215,7 @@ impl Cadence for Elche {
     fn join(&mut self, slot: Slot) {
         self.members.insert(slot, Speed::default());
         self.changes.push(Change::Joined { slot, hint: self.settings.hint(slot) });
-        if self.growth.calibrations() == 0 {
+        if self.members.values().all(|speed| speed.batch().is_none()) && self.growth.calibrations() == 0 {
             let pinned = self.election.pin(&self.times());
             self.changes.extend(pinned);
         }

@@ -80,3 +80,7 @@ pub use pool::{Pool, PoolError, Settled};
 pub use span::{Slot, Span};
 pub use split::largest_remainder;
 pub use stop::{Stop, StopRule};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
