@@ -3,6 +3,7 @@
 //!
 //! Fields and variants are only ever appended: their order is the wire format.
 
+mod check;
 pub mod control;
 pub mod data;
 mod float;
@@ -10,6 +11,7 @@ pub mod join;
 pub mod record;
 pub mod report;
 
+pub use check::Check;
 pub use control::Control;
 pub use data::Data;
 pub use record::Record;

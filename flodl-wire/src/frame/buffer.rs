@@ -1,0 +1,110 @@
+//! Payload buffers that come back: a frame's bytes return to the decoder that filled them once nobody looks at them any more.
+//!
+//! First touch of fresh pages costs more than decrypting into them, so large payloads are never allocated per frame.
+
+use crate::limits::{CHUNK_HEADER, POOL_BUFFERS, POOLED_FROM};
+use bytes::Bytes;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A chunk's elements start at a multiple of it.
+const ALIGN: usize = 64;
+
+/// Where buffers of one decoder wait.
+#[derive(Clone, Default)]
+pub(super) struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
+
+/// Room for one payload and tag.
+pub(super) struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+    home: Option<Pool>,
+}
+
+impl Pool {
+    /// Room for `len` bytes whose contents do not matter.
+    pub(super) fn take(&self, len: usize) -> Buffer {
+        if len < POOLED_FROM {
+            return Buffer { memory: vec![0; len], start: 0, len, home: None };
+        }
+        let mut memory = self.waiting(|waiting| waiting.pop()).unwrap_or_default();
+        if memory.len() < len + ALIGN {
+            memory.resize(len + ALIGN, 0);
+        }
+        let elements = (memory.as_ptr() as usize).wrapping_add(CHUNK_HEADER) % ALIGN;
+        Buffer { memory, start: (ALIGN - elements) % ALIGN, len, home: Some(self.clone()) }
+    }
+
+    fn waiting<T>(&self, act: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Buffer {
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+
+    /// The first `len` bytes, shared. The memory goes back to the pool with the last clone.
+    pub(super) fn freeze(mut self, len: usize) -> Bytes {
+        self.len = self.len.min(len);
+        if self.home.is_none() {
+            self.memory.truncate(self.len);
+            return Bytes::from(core::mem::take(&mut self.memory));
+        }
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            let memory = core::mem::take(&mut self.memory);
+            home.waiting(|waiting| {
+                if waiting.len() < POOL_BUFFERS {
+                    waiting.push(memory);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_comes_back_with_its_last_clone_and_elements_are_aligned() {
+        let pool = Pool::default();
+        let mut first = pool.take(POOLED_FROM);
+        first.bytes_mut().fill(7);
+        let bytes = first.freeze(POOLED_FROM - 16);
+        assert_eq!(bytes.len(), POOLED_FROM - 16);
+        assert_eq!(bytes[CHUNK_HEADER..].as_ptr() as usize % ALIGN, 0);
+        let clone = bytes.slice(5..9);
+        drop(bytes);
+        assert_eq!(pool.waiting(|waiting| waiting.len()), 0, "a clone still looks at it");
+        assert_eq!(clone[..], [7; 4]);
+        drop(clone);
+        assert_eq!(pool.waiting(|waiting| waiting.len()), 1);
+        let again = pool.take(2 * POOLED_FROM);
+        assert_eq!(again.as_ref().len(), 2 * POOLED_FROM);
+        assert_eq!(pool.waiting(|waiting| waiting.len()), 0, "taken and grown");
+    }
+
+    #[test]
+    fn the_pool_keeps_only_so_many_and_small_ones_not_at_all() {
+        let pool = Pool::default();
+        let held: Vec<Buffer> = (0..POOL_BUFFERS + 3).map(|_| pool.take(POOLED_FROM)).collect();
+        drop(held);
+        drop(pool.take(16));
+        assert_eq!(pool.waiting(|waiting| waiting.len()), POOL_BUFFERS);
+        assert_eq!(pool.take(16).freeze(3).len(), 3);
+    }
+}

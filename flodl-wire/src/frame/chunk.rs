@@ -1,0 +1,204 @@
+//! Data messages as payloads: fixed binary headers, elements behind them as they are.
+
+use super::Kind;
+use crate::codec::{DecodeError, Flaw};
+use crate::limits::{ABSENCE_LEN, CHUNK_HEADER, CHUNK_MAX};
+use crate::message::Data;
+use crate::message::data::{AbsentWhy, Chunk, Codec};
+use crate::{Incarnation, Rank, Round, Version};
+use bytes::Bytes;
+
+/// The fixed part of a data payload.
+pub(super) enum Head<'a> {
+    Chunk { kind: Kind, chunk: &'a Chunk },
+    Absent { round: Round, from_chunk: u32, why: AbsentWhy },
+    Dropped { round: Round, rank: Rank, incarnation: Incarnation, from_chunk: u32, why: AbsentWhy },
+}
+
+/// The variable part: a chunk's elements.
+pub(super) fn elements(data: &Data) -> &[u8] {
+    match data {
+        Data::Contribution(chunk) | Data::Consensus(chunk) => &chunk.bytes,
+        Data::Absent { .. } | Data::Dropped { .. } => &[],
+    }
+}
+
+impl<'a> Head<'a> {
+    pub(super) fn of(data: &'a Data) -> Head<'a> {
+        match *data {
+            Data::Contribution(ref chunk) => Head::Chunk { kind: Kind::Contribution, chunk },
+            Data::Consensus(ref chunk) => Head::Chunk { kind: Kind::Consensus, chunk },
+            Data::Absent { round, from_chunk, why } => Head::Absent { round, from_chunk, why },
+            Data::Dropped { round, rank, incarnation, from_chunk, why } => {
+                Head::Dropped { round, rank, incarnation, from_chunk, why }
+            }
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Head::Chunk { kind, .. } => *kind,
+            Head::Absent { .. } => Kind::Absent,
+            Head::Dropped { .. } => Kind::Dropped,
+        }
+    }
+
+    /// Bytes of header and elements.
+    pub(super) fn payload_len(&self) -> usize {
+        match self {
+            Head::Chunk { chunk, .. } => CHUNK_HEADER + chunk.bytes.len(),
+            Head::Absent { .. } | Head::Dropped { .. } => ABSENCE_LEN,
+        }
+    }
+
+    /// What a receiver would refuse, found where it is made.
+    pub(super) fn check(&self) -> Result<(), Flaw> {
+        match *self {
+            Head::Chunk { chunk, .. } => check_chunk(chunk),
+            Head::Dropped { rank, .. } if rank.0 >= crate::limits::RANKS_MAX => Err(Flaw::Rank { rank: rank.0 }),
+            Head::Absent { .. } | Head::Dropped { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match *self {
+            Head::Chunk { chunk, .. } => {
+                out.extend_from_slice(&chunk.round.0.to_le_bytes());
+                out.extend_from_slice(&chunk.version.0.to_le_bytes());
+                out.extend_from_slice(&chunk.mass.to_le_bytes());
+                out.extend_from_slice(&chunk.chunk.to_le_bytes());
+                out.extend_from_slice(&u32::try_from(chunk.bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+                out.extend_from_slice(&[codec_number(chunk.codec), 0, 0, 0, 0, 0, 0, 0]);
+            }
+            Head::Absent { round, from_chunk, why } => {
+                write_absence(out, round, from_chunk, why);
+                out.extend_from_slice(&[0; 8]);
+            }
+            Head::Dropped { round, rank, incarnation, from_chunk, why } => {
+                write_absence(out, round, from_chunk, why);
+                out.extend_from_slice(&rank.0.to_le_bytes());
+                out.extend_from_slice(&incarnation.0.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn write_absence(out: &mut Vec<u8>, round: Round, from_chunk: u32, why: AbsentWhy) {
+    out.extend_from_slice(&round.0.to_le_bytes());
+    out.extend_from_slice(&from_chunk.to_le_bytes());
+    out.extend_from_slice(&[why_number(why), 0, 0, 0]);
+}
+
+fn check_chunk(chunk: &Chunk) -> Result<(), Flaw> {
+    if !(chunk.mass.is_finite() && chunk.mass >= 0.0) {
+        return Err(Flaw::Number { what: "a chunk's mass" });
+    }
+    let len = chunk.bytes.len();
+    if len > CHUNK_MAX { Err(Flaw::TooMany { what: "a chunk", len, max: CHUNK_MAX }) } else { Ok(()) }
+}
+
+fn codec_number(codec: Codec) -> u8 {
+    match codec {
+        Codec::Exact => 0,
+    }
+}
+
+fn why_number(why: AbsentWhy) -> u8 {
+    match why {
+        AbsentWhy::Joining => 0,
+        AbsentWhy::NothingTrained => 1,
+        AbsentWhy::NonFinite => 2,
+        AbsentWhy::Dead => 3,
+        AbsentWhy::LinkLost => 4,
+        AbsentWhy::Stale => 5,
+        AbsentWhy::Empty => 6,
+    }
+}
+
+fn why_from_number(number: u8) -> Option<AbsentWhy> {
+    let all = [
+        AbsentWhy::Joining,
+        AbsentWhy::NothingTrained,
+        AbsentWhy::NonFinite,
+        AbsentWhy::Dead,
+        AbsentWhy::LinkLost,
+        AbsentWhy::Stale,
+        AbsentWhy::Empty,
+    ];
+    all.into_iter().find(|why| why_number(*why) == number)
+}
+
+/// The data message that the payload of a frame of `kind` is.
+pub(super) fn decode(kind: Kind, payload: &Bytes) -> Result<Data, DecodeError> {
+    match kind {
+        Kind::Contribution => decode_chunk(payload).map(Data::Contribution).map_err(DecodeError::Invalid),
+        Kind::Consensus => decode_chunk(payload).map(Data::Consensus).map_err(DecodeError::Invalid),
+        Kind::Absent | Kind::Dropped => decode_absence(kind, payload).map_err(DecodeError::Invalid),
+        Kind::Control | Kind::Report | Kind::HostReport => {
+            Err(DecodeError::WrongKind { expected: "data", got: kind.name() })
+        }
+    }
+}
+
+fn header<const N: usize>(payload: &Bytes) -> Result<&[u8; N], Flaw> {
+    payload.first_chunk().ok_or(Flaw::Length { expected: N, got: payload.len() })
+}
+
+fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(field)
+}
+
+fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field)
+}
+
+fn zero(bytes: &[u8]) -> Result<(), Flaw> {
+    match bytes.iter().find(|byte| **byte != 0) {
+        None => Ok(()),
+        Some(byte) => Err(Flaw::Header { what: "reserved", value: u64::from(*byte) }),
+    }
+}
+
+fn decode_chunk(payload: &Bytes) -> Result<Chunk, Flaw> {
+    let head: &[u8; CHUNK_HEADER] = header(payload)?;
+    let len = u32_at(head, 28) as usize;
+    if payload.len() != CHUNK_HEADER + len {
+        return Err(Flaw::Length { expected: CHUNK_HEADER + len, got: payload.len() });
+    }
+    if head[32] != codec_number(Codec::Exact) {
+        return Err(Flaw::Header { what: "codec", value: u64::from(head[32]) });
+    }
+    zero(&head[33..])?;
+    let chunk = Chunk {
+        round: Round(u64_at(head, 0)),
+        version: Version(u64_at(head, 8)),
+        mass: f64::from_bits(u64_at(head, 16)),
+        chunk: u32_at(head, 24),
+        codec: Codec::Exact,
+        bytes: payload.slice(CHUNK_HEADER..),
+    };
+    check_chunk(&chunk).map(|()| chunk)
+}
+
+fn decode_absence(kind: Kind, payload: &Bytes) -> Result<Data, Flaw> {
+    let head: &[u8; ABSENCE_LEN] = header(payload)?;
+    if payload.len() != ABSENCE_LEN {
+        return Err(Flaw::Length { expected: ABSENCE_LEN, got: payload.len() });
+    }
+    let (round, from_chunk) = (Round(u64_at(head, 0)), u32_at(head, 8));
+    let why = why_from_number(head[12]).ok_or(Flaw::Header { what: "why", value: u64::from(head[12]) })?;
+    zero(&head[13..16])?;
+    if kind == Kind::Absent {
+        zero(&head[16..])?;
+        return Ok(Data::Absent { round, from_chunk, why });
+    }
+    let rank = Rank(u32_at(head, 16));
+    if rank.0 >= crate::limits::RANKS_MAX {
+        return Err(Flaw::Rank { rank: rank.0 });
+    }
+    Ok(Data::Dropped { round, rank, incarnation: Incarnation(u32_at(head, 20)), from_chunk, why })
+}

@@ -1,0 +1,111 @@
+//! The keys of one direction of a connection: which is in force, which nonce is next.
+//!
+//! A key is used for at most [`FRAMES_PER_KEY`] frames and [`BYTES_PER_KEY`] bytes; the frame that would pass either is sealed
+//! under `HKDF-Expand(key, "rekey")` and says so in its flags. Both sides count alike, so a flag that is set where it is not
+//! due, or missing where it is, is refused. `seq` runs on over keys and ends the connection before it could repeat.
+
+use crate::limits::{BYTES_PER_KEY, FRAME_TAG, FRAMES_PER_KEY};
+use crate::secret::Key;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+/// Which way a frame goes. Part of the nonce, and each way has keys of its own.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the dialling side to the accepting one.
+    Up,
+    /// From the accepting side to the dialling one.
+    Down,
+}
+
+impl Direction {
+    pub(crate) fn other(self) -> Direction {
+        match self {
+            Direction::Up => Direction::Down,
+            Direction::Down => Direction::Up,
+        }
+    }
+}
+
+/// How much one key may be used for.
+#[derive(Copy, Clone)]
+pub(super) struct Budget {
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+}
+
+/// The key in force and its count.
+pub(crate) struct Keys {
+    key: Key,
+    aead: LessSafeKey,
+    direction: Direction,
+    /// Of the next frame; `None` where every number is spent.
+    seq: Option<u64>,
+    left: Budget,
+    budget: Budget,
+}
+
+impl Keys {
+    pub(crate) fn new(key: Key, direction: Direction) -> Keys {
+        Keys::with_budget(key, direction, Budget { frames: FRAMES_PER_KEY, bytes: BYTES_PER_KEY })
+    }
+
+    pub(super) fn with_budget(key: Key, direction: Direction, budget: Budget) -> Keys {
+        Keys { aead: cipher(&key), key, direction, seq: Some(0), left: budget, budget }
+    }
+
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// The next frame's number; `None` where the connection has used them all.
+    pub(super) fn seq(&self) -> Option<u64> {
+        self.seq
+    }
+
+    /// Whether a frame with `len` bytes of payload must be the first of a new key.
+    pub(super) fn rekey_due(&self, len: usize) -> bool {
+        self.left.frames == 0 || self.left.bytes < len as u64
+    }
+
+    /// Encrypts `payload` in place as the next frame and gives its tag. `None`: the cipher refused (it never does for
+    /// payloads within the limits).
+    pub(super) fn seal(&mut self, header: &[u8], payload: &mut [u8]) -> Option<[u8; FRAME_TAG]> {
+        let nonce = self.advance(payload.len())?;
+        let tag = self.aead.seal_in_place_separate_tag(nonce, Aad::from(header), payload).ok()?;
+        tag.as_ref().try_into().ok()
+    }
+
+    /// Decrypts payload and tag in place as the next frame. `None`: they are not that frame under that header.
+    pub(super) fn open(&mut self, header: &[u8], sealed: &mut [u8]) -> Option<()> {
+        let nonce = self.advance(sealed.len().checked_sub(FRAME_TAG)?)?;
+        self.aead.open_in_place(nonce, Aad::from(header), sealed).ok().map(|_| ())
+    }
+
+    fn advance(&mut self, len: usize) -> Option<Nonce> {
+        let seq = self.seq?;
+        if self.rekey_due(len) {
+            self.key = self.key.expand(&[b"rekey"]);
+            self.aead = cipher(&self.key);
+            self.left = self.budget;
+        }
+        self.left.frames = self.left.frames.saturating_sub(1);
+        self.left.bytes = self.left.bytes.saturating_sub(len as u64);
+        self.seq = seq.checked_add(1);
+        let mut nonce = [0; NONCE_LEN];
+        nonce[0] = match self.direction {
+            Direction::Up => 0,
+            Direction::Down => 1,
+        };
+        nonce[4..].copy_from_slice(&seq.to_le_bytes());
+        Some(Nonce::assume_unique_for_key(nonce))
+    }
+
+    #[cfg(test)]
+    pub(super) fn skip_to(&mut self, seq: Option<u64>) {
+        self.seq = seq;
+    }
+}
+
+fn cipher(key: &Key) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.bytes()).expect("AES-256 takes 32 bytes"))
+}

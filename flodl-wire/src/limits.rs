@@ -1,0 +1,86 @@
+//! Every limit of the wire, by name. Relations between them are asserted when the crate compiles.
+
+use core::time::Duration;
+
+/// Bytes in front of every frame's payload: see `docs/PROTOCOL.md`.
+pub const FRAME_HEADER: usize = 24;
+
+/// Bytes of authentication behind every frame's payload.
+pub const FRAME_TAG: usize = 16;
+
+/// Bytes of a control, report or host report message.
+pub const CONTROL_MAX: usize = 1 << 20;
+
+/// Bytes in front of a chunk's elements, inside the payload of a `Contribution` or `Consensus` frame. With
+/// [`FRAME_HEADER`] it makes 64, so that elements can be aligned to a cache line.
+pub const CHUNK_HEADER: usize = 40;
+
+/// Bytes of elements in one chunk.
+pub const CHUNK_MAX: usize = 1 << 20;
+
+/// Bytes of the payload of an `Absent` or a `Dropped` frame.
+pub const ABSENCE_LEN: usize = 24;
+
+/// Payload bytes of the largest frame.
+pub const PAYLOAD_MAX: usize = CHUNK_HEADER + CHUNK_MAX;
+
+/// Ranks of a run: their numbers are below it.
+pub const RANKS_MAX: u32 = 1 << 16;
+
+/// Tensors in one part of a manifest.
+pub const MANIFEST_PART: usize = 1024;
+
+/// Bytes of the lines that a relay quotes from a rank's output.
+pub const LAST_LINES: usize = 16 << 10;
+
+/// Frames under one key. The next one is sealed under the key that follows.
+pub const FRAMES_PER_KEY: u64 = 1 << 32;
+
+/// Bytes of payload under one key. The frame that would pass it is sealed under the key that follows.
+pub const BYTES_PER_KEY: u64 = 1 << 40;
+
+/// From the acceptance of a connection to its whole first message.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// From the start of a handshake to its end, either side.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections whose handshake is not done. At the cap the oldest is closed.
+pub const HALF_OPEN_MAX: usize = 64;
+
+/// The same, from one source address.
+pub const HALF_OPEN_PER_SOURCE: usize = 16;
+
+/// Bytes a frame writer gathers before it must write: small frames go together, and so do several chunks.
+pub const WRITE_BEHIND: usize = 1 << 20;
+
+/// Bytes a frame reader asks for where it does not know that more belong to one frame.
+pub const READ_AHEAD: usize = 16 << 10;
+
+/// Payloads from this size on get a pooled, aligned buffer of their own and are read straight into it.
+pub const POOLED_FROM: usize = 8 << 10;
+
+/// Payload buffers that a frame decoder keeps for the next frames.
+pub const POOL_BUFFERS: usize = 8;
+
+/// Bytes of the sentence in a refusal.
+pub const REFUSAL_TEXT: usize = 470;
+
+/// Bytes of a ticket's text; longer files are refused unread.
+pub const TICKET_TEXT: usize = 4096;
+
+/// Bytes of an address in a ticket.
+pub const ADDRESS_MAX: usize = 255;
+
+const _: () = {
+    assert!((FRAME_HEADER + CHUNK_HEADER).is_multiple_of(64), "chunk elements are aligned to 64 bytes in a frame");
+    assert!(CONTROL_MAX <= PAYLOAD_MAX && ABSENCE_LEN <= CONTROL_MAX);
+    assert!(PAYLOAD_MAX + FRAME_TAG < u32::MAX as usize, "a frame's length fits its field");
+    assert!(CHUNK_MAX.is_multiple_of(8), "a full chunk holds whole i64 and f32 elements");
+    assert!(BYTES_PER_KEY > PAYLOAD_MAX as u64, "a new key has room for at least one frame");
+    assert!(HELLO_TIMEOUT.as_secs() < HANDSHAKE_TIMEOUT.as_secs());
+    assert!(HALF_OPEN_PER_SOURCE < HALF_OPEN_MAX, "one source cannot fill the half-open table");
+    assert!(LAST_LINES + 1024 < CONTROL_MAX, "quoted output fits a control frame");
+    assert!(READ_AHEAD > FRAME_HEADER && POOLED_FROM <= READ_AHEAD);
+    assert!(ADDRESS_MAX + 1024 < TICKET_TEXT);
+};

@@ -1,0 +1,151 @@
+//! What a message's values must satisfy beyond their types. The codec asks on both sides.
+
+use super::control::{RosterEntry, WindowPlan};
+use super::join::{Emulation, RunConfig};
+use super::record::{Reason, Record};
+use super::report::{Evaluation, WindowReport};
+use super::{Control, HostReport, Report};
+use crate::codec::Flaw;
+use crate::limits::{LAST_LINES, MANIFEST_PART, RANKS_MAX};
+use crate::{Range, Rank};
+
+/// Values that can contradict each other.
+///
+/// Figures that describe how training goes (losses, norms, divergence) may be anything: a NaN loss is for the coordinator
+/// to judge, not a reason to close a connection.
+pub trait Check {
+    /// Whether they do.
+    ///
+    /// # Errors
+    ///
+    /// The first flaw found.
+    fn check(&self) -> Result<(), Flaw>;
+}
+
+fn rank(rank: Rank) -> Result<(), Flaw> {
+    if rank.0 < RANKS_MAX { Ok(()) } else { Err(Flaw::Rank { rank: rank.0 }) }
+}
+
+fn ranges(ranges: &[Range]) -> Result<(), Flaw> {
+    match ranges.iter().find(|range| range.start > range.end) {
+        None => Ok(()),
+        Some(bad) => Err(Flaw::Range { start: bad.start, end: bad.end }),
+    }
+}
+
+fn at_most(what: &'static str, len: usize, max: usize) -> Result<(), Flaw> {
+    if len <= max { Ok(()) } else { Err(Flaw::TooMany { what, len, max }) }
+}
+
+fn number(what: &'static str, ok: bool) -> Result<(), Flaw> {
+    if ok { Ok(()) } else { Err(Flaw::Number { what }) }
+}
+
+impl Check for Control {
+    fn check(&self) -> Result<(), Flaw> {
+        match self {
+            Control::Admit(admit) => admit.ids.iter().try_for_each(|(id, _)| rank(*id)),
+            Control::Admitted(config) => config.check(),
+            Control::Refused { why } | Control::ShutdownWithSave { why } => why.check(),
+            Control::Window(plan) => plan.check(),
+            Control::ExtendPartition { leases, .. } => ranges(leases),
+            Control::RequestParams { roster, .. } => in_rank_order(roster),
+            Control::DeclareDead { rank: id, why, .. } => rank(*id).and_then(|()| why.check()),
+            Control::SendManifest
+            | Control::RoundDone { .. }
+            | Control::ExecuteEval { .. }
+            | Control::Heartbeat
+            | Control::Fenced { .. }
+            | Control::Shutdown => Ok(()),
+        }
+    }
+}
+
+fn in_rank_order(roster: &[RosterEntry]) -> Result<(), Flaw> {
+    roster.iter().try_for_each(|entry| rank(entry.rank))?;
+    match roster.windows(2).find(|pair| pair[0].rank >= pair[1].rank) {
+        None => Ok(()),
+        Some(pair) => Err(Flaw::RankOrder { rank: pair[1].rank.0 }),
+    }
+}
+
+impl Check for RunConfig {
+    fn check(&self) -> Result<(), Flaw> {
+        self.emulation.map_or(Ok(()), |emulation| emulation.check())
+    }
+}
+
+impl Check for Emulation {
+    fn check(&self) -> Result<(), Flaw> {
+        number("slowdown", self.slowdown.is_finite() && self.slowdown >= 1.0)
+    }
+}
+
+impl Check for WindowPlan {
+    fn check(&self) -> Result<(), Flaw> {
+        ranges(&self.leases)?;
+        number("quota_max", self.quota_max >= self.quota)
+    }
+}
+
+impl Check for Reason {
+    fn check(&self) -> Result<(), Flaw> {
+        self.ranks.iter().try_for_each(|id| rank(*id))
+    }
+}
+
+impl Check for Report {
+    fn check(&self) -> Result<(), Flaw> {
+        match self {
+            Report::Manifest { part, parts, tensors } => {
+                at_most("a manifest part", tensors.len(), MANIFEST_PART)?;
+                number("the manifest's part number", part < parts)
+            }
+            Report::WindowReport(report) => report.check(),
+            Report::SnapshotReady { ranges: trained, .. } => ranges(trained),
+            Report::EvalResult { outcome: Ok(evaluation), .. } => evaluation.check(),
+            Report::Ready(_)
+            | Report::Progress { .. }
+            | Report::SyncAck(_)
+            | Report::Heartbeat { .. }
+            | Report::EvalResult { .. }
+            | Report::Finished { .. }
+            | Report::Failed { .. } => Ok(()),
+        }
+    }
+}
+
+impl Check for WindowReport {
+    fn check(&self) -> Result<(), Flaw> {
+        ranges(&self.used)
+    }
+}
+
+impl Check for Evaluation {
+    fn check(&self) -> Result<(), Flaw> {
+        number("accuracy", self.accuracy.is_none_or(|accuracy| (0.0..=1.0).contains(&accuracy)))
+    }
+}
+
+impl Check for HostReport {
+    fn check(&self) -> Result<(), Flaw> {
+        match self {
+            HostReport::RankExited { rank: id, last_lines, .. } => {
+                rank(*id)?;
+                at_most("the quoted output", last_lines.len(), LAST_LINES)
+            }
+            HostReport::RankUp { rank: id, .. }
+            | HostReport::RankNotStarted { rank: id, .. }
+            | HostReport::RankLost { rank: id, .. }
+            | HostReport::Waiting { rank: id, .. } => rank(*id),
+            HostReport::Heartbeat => Ok(()),
+        }
+    }
+}
+
+/// Records are read by people and stored; whatever a rank reported may stand in them.
+impl Check for Record {
+    fn check(&self) -> Result<(), Flaw> {
+        Ok(())
+    }
+}
