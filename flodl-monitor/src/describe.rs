@@ -16,9 +16,7 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         EventKind::HostLost { host } => format!("host {} is lost{}", plain(&host.name()), because()),
         EventKind::RankRefused { rank } => format!("{rank} is refused: {}", why()),
-        EventKind::Formed { ranks: all } => {
-            format!("the run starts with {}: {}", count(all.len() as u64, "rank"), ranks(all))
-        }
+        EventKind::Formed { ranks: all } => format!("the run starts with {}", ranks(all)),
         EventKind::RoundCommitted { round, digests_equal: false, .. } => {
             format!("{round}: the ranks received different results, their digests disagree{}", because())
         }

@@ -21,7 +21,7 @@ fn a_person_reads_what_matters_and_not_what_comes_with_every_window() {
         [
             "host box joined with ranks 0-1",
             "rank 2 is refused: its model has 10 tensors, the run's has 2",
-            "the run starts with 2 ranks: ranks 0-1",
+            "the run starts with ranks 0-1",
             "round 2 ended without a result: nobody trained",
             "nothing moves: rank 1 has 2 of 5 batches",
             "attention: the disk of the run directory is full",
