@@ -47,10 +47,7 @@ impl Slowing {
         if factor.is_none() && self.step_at_least.is_none() {
             return None;
         }
-        Some(Emulation {
-            step_at_least: self.step_at_least.unwrap_or(Duration::ZERO),
-            slowdown: factor.unwrap_or(1.0),
-        })
+        Some(Emulation { step_at_least: self.step_at_least.unwrap_or(Duration::ZERO), slowdown: factor.unwrap_or(1.0) })
     }
 }
 
@@ -177,6 +174,8 @@ pub struct Deadlines {
     pub callback: Duration,
     /// From `Shutdown` to the last rank's end.
     pub shutdown: Duration,
+    /// How long a rank whose host is out of reach may stay so. Zero: relays cannot come back in this version.
+    pub detached: Duration,
     /// From a rank's lost connection to its counting as dead, so that its exit status can name the cause.
     pub exit_grace: Duration,
 }
@@ -190,6 +189,7 @@ impl Deadlines {
             silence: patience,
             callback: patience.saturating_mul(30),
             shutdown: patience,
+            detached: Duration::ZERO,
             exit_grace: (patience / 20).min(Duration::from_millis(250)),
         }
     }

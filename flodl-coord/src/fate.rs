@@ -1,0 +1,212 @@
+//! How a member's life ended, and what a person is told about it.
+
+use core::fmt;
+use core::time::Duration;
+use flodl_wire::Rank;
+use flodl_wire::message::record::Reason;
+use flodl_wire::message::report::ExitStatus;
+
+/// How a member's life ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fate {
+    /// It did what it was told to the end.
+    Finished,
+    /// It was not taken into the run.
+    Refused(Reason),
+    /// Its process could not be started.
+    NotStarted {
+        /// What the host's relay said.
+        error: String,
+    },
+    /// Its process ended before the run did.
+    Exited {
+        /// How.
+        status: ExitStatus,
+        /// What it wrote last.
+        last_lines: String,
+    },
+    /// It said itself that it cannot go on.
+    Failed {
+        /// Its own sentence.
+        error: String,
+    },
+    /// Its connection to the relay ended without `Finished`.
+    Disconnected {
+        /// What the relay said.
+        error: String,
+    },
+    /// Nothing came from it for so long.
+    Silent {
+        /// The patience.
+        patience: Duration,
+    },
+    /// Its host's link to the controller is gone.
+    HostLost {
+        /// What the link said last.
+        error: String,
+    },
+    /// It broke the protocol.
+    Breach(Breach),
+    /// It did not end within the time given for it.
+    Overdue {
+        /// The time given.
+        within: Duration,
+    },
+}
+
+/// What a member may not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// It reported ranges that were not leased to it.
+    #[error("it reported {got} trained samples of which some were not leased to it")]
+    NotLeased {
+        /// Samples reported.
+        got: u64,
+    },
+    /// Its snapshot names other ranges than its window report did.
+    #[error("its snapshot speaks for {snapshot} samples, its window reports for {reported}")]
+    Snapshot {
+        /// In the snapshot.
+        snapshot: u64,
+        /// In its reports.
+        reported: u64,
+    },
+    /// It spoke of a window it is not in.
+    #[error("it reported a window it was not given")]
+    Window,
+    /// Its manifest does not hash to the digest it was announced with.
+    #[error("its list of tensors does not match the digest it announced")]
+    Manifest,
+    /// Its dataset holds nothing, or more than can be scheduled.
+    #[error("its dataset holds {len} samples; 1 to {max} can be trained on")]
+    Dataset {
+        /// Samples.
+        len: u64,
+        /// The most.
+        max: u64,
+    },
+}
+
+impl Fate {
+    /// Whether the run is worse off for it.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        !matches!(self, Fate::Finished)
+    }
+
+    /// Whether it brought itself down (rather than being killed, lost or refused).
+    #[must_use]
+    pub fn brought_itself_down(&self) -> bool {
+        const CRASHES: [i32; 4] = [4, 6, 7, 11]; // SIGILL, SIGABRT, SIGBUS, SIGSEGV
+        match self {
+            Fate::Failed { .. } | Fate::NotStarted { .. } | Fate::Breach(_) | Fate::Refused(_) => true,
+            Fate::Exited { status: ExitStatus::Code(_), .. } => true,
+            Fate::Exited { status: ExitStatus::Signal(signal), .. } => CRASHES.contains(signal),
+            Fate::Finished | Fate::Disconnected { .. } | Fate::Silent { .. } | Fate::HostLost { .. } => false,
+            Fate::Overdue { .. } => false,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            Fate::Finished => "finished",
+            Fate::Refused(_) => "refused",
+            Fate::NotStarted { .. } => "not-started",
+            Fate::Exited { .. } => "process-exited",
+            Fate::Failed { .. } => "failed",
+            Fate::Disconnected { .. } => "disconnected",
+            Fate::Silent { .. } => "silent",
+            Fate::HostLost { .. } => "host-lost",
+            Fate::Breach(_) => "protocol-breach",
+            Fate::Overdue { .. } => "overdue",
+        }
+    }
+
+    /// The reason that log, timeline and summary show.
+    #[must_use]
+    pub fn reason(&self, rank: Rank) -> Reason {
+        if let Fate::Refused(why) = self {
+            return why.clone();
+        }
+        Reason::new(self.code(), self.to_string()).about([rank])
+    }
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fate::Finished => f.write_str("finished as it was told to"),
+            Fate::Refused(why) => write!(f, "refused: {}", why.text),
+            Fate::NotStarted { error } => write!(f, "its process could not be started: {error}"),
+            Fate::Exited { status, last_lines } => {
+                match status {
+                    ExitStatus::Code(code) => write!(f, "its process ended with status {code}")?,
+                    ExitStatus::Signal(signal) => write!(f, "its process was killed by {}", signal_name(*signal))?,
+                }
+                match last_lines.lines().rev().find(|line| !line.trim().is_empty()) {
+                    Some(line) => write!(f, "; its last words: {}", line.trim()),
+                    None => Ok(()),
+                }
+            }
+            Fate::Failed { error } => write!(f, "it failed: {error}"),
+            Fate::Disconnected { error } => write!(f, "its connection to the relay ended: {error}"),
+            Fate::Silent { patience } => write!(f, "nothing was heard from it for {patience:?} (the patience)"),
+            Fate::HostLost { error } => write!(f, "the link to its host is gone: {error}"),
+            Fate::Breach(breach) => write!(f, "it broke the protocol: {breach}"),
+            Fate::Overdue { within } => write!(f, "it did not end within {within:?} of being told to"),
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        _ => return format!("signal {signal}"),
+    };
+    format!("signal {signal} ({name})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exited(status: ExitStatus, last_lines: &str) -> Fate {
+        Fate::Exited { status, last_lines: last_lines.to_owned() }
+    }
+
+    #[test]
+    fn who_brought_itself_down() {
+        let own = [
+            exited(ExitStatus::Code(1), ""),
+            exited(ExitStatus::Signal(11), ""),
+            Fate::Failed { error: "loss is not a number".into() },
+        ];
+        let not = [
+            exited(ExitStatus::Signal(9), ""),
+            exited(ExitStatus::Signal(15), ""),
+            Fate::Silent { patience: Duration::from_secs(10) },
+            Fate::HostLost { error: "reset".into() },
+        ];
+        assert!(own.iter().all(Fate::brought_itself_down));
+        assert!(!not.iter().any(Fate::brought_itself_down));
+    }
+
+    #[test]
+    fn the_last_words_are_in_the_sentence() {
+        let fate = exited(ExitStatus::Code(101), "loading\nthread 'main' panicked\n\n");
+        assert_eq!(fate.to_string(), "its process ended with status 101; its last words: thread 'main' panicked");
+        assert_eq!(exited(ExitStatus::Signal(9), "").to_string(), "its process was killed by signal 9 (SIGKILL)");
+        let reason = fate.reason(Rank(2));
+        assert_eq!((reason.code.as_str(), reason.ranks), ("process-exited", vec![Rank(2)]));
+    }
+}

@@ -1,0 +1,233 @@
+//! After the final consensus: one evaluation, one checkpoint, and everybody's confirmed end.
+
+use crate::Fate;
+use crate::context::Context;
+use crate::id;
+use crate::members::State;
+use crate::output::{Output, SaveRequest};
+use crate::running::Running;
+use flodl_wire::message::Control;
+use flodl_wire::message::record::{EventKind, Reason};
+use flodl_wire::message::report::Evaluation;
+use flodl_wire::{Rank, Time, Version};
+use std::collections::BTreeSet;
+
+/// The end of a run that had begun.
+pub(crate) struct Finishing {
+    running: Running,
+    ending: Ending,
+    stage: Stage,
+    saved: bool,
+}
+
+/// Why the run ends.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ending {
+    /// Everything is trained.
+    Done,
+    /// Somebody asked for it.
+    Stopped,
+    /// Nobody is left; the last one's fate.
+    Deserted { brought_itself_down: bool },
+}
+
+enum Stage {
+    Evaluating { rank: Rank, schedule: u64, until: Time, tried: BTreeSet<Rank> },
+    Saving { until: Time },
+    Ending { until: Time },
+}
+
+impl Finishing {
+    /// Goes on from the final commit (or from the loss of the last rank).
+    pub(crate) fn start(ctx: &mut Context<'_>, running: Running, ending: Ending) -> Finishing {
+        let mut finishing = Finishing { running, ending, stage: Stage::Saving { until: ctx.now }, saved: false };
+        finishing.stage = match finishing.ending {
+            Ending::Deserted { .. } => finishing.save(ctx),
+            Ending::Done | Ending::Stopped => finishing.evaluate(ctx, BTreeSet::new()),
+        };
+        finishing
+    }
+
+    /// Asks the next candidate for the evaluation: the fastest first, then by rank. Goes on to saving where none is left.
+    fn evaluate(&mut self, ctx: &mut Context<'_>, mut tried: BTreeSet<Rank>) -> Stage {
+        let fastest = self.running.scheduler.fastest().map(id::rank);
+        let able = |rank: &Rank| ctx.members.get(*rank).is_some_and(|m| m.is_active()) && !tried.contains(rank);
+        let elected = fastest.filter(able).or_else(|| ctx.members.active().map(|m| m.rank).find(able));
+        let Some(rank) = elected else {
+            let text = "no rank could evaluate the final consensus";
+            ctx.alert(Reason::new("not-evaluated", text));
+            return self.save(ctx);
+        };
+        let schedule = tried.len() as u64;
+        tried.insert(rank);
+        ctx.tell(rank, Control::ExecuteEval { schedule });
+        Stage::Evaluating { rank, schedule, until: ctx.now.plus(ctx.deadlines.callback), tried }
+    }
+
+    /// The elected rank has evaluated, or could not.
+    pub(crate) fn evaluated(
+        &mut self,
+        ctx: &mut Context<'_>,
+        (from, schedule): (Rank, u64),
+        outcome: Result<Evaluation, String>,
+    ) {
+        let Stage::Evaluating { rank, schedule: asked, tried, .. } = &self.stage else { return };
+        if *rank != from || *asked != schedule {
+            return;
+        }
+        let tried = tried.clone();
+        self.stage = match outcome {
+            Ok(result) => {
+                ctx.event(EventKind::Evaluated { rank: from, result: Some(result) }, None);
+                self.save(ctx)
+            }
+            Err(error) => {
+                let why = Reason::new("evaluation-failed", format!("{from} could not evaluate: {error}")).about([from]);
+                ctx.event(EventKind::Evaluated { rank: from, result: None }, Some(why));
+                self.evaluate(ctx, tried)
+            }
+        };
+    }
+
+    /// Asks for the checkpoint set; without a consensus there is nothing to save.
+    fn save(&mut self, ctx: &mut Context<'_>) -> Stage {
+        let Some(held) = self.running.consensus else { return self.shut_down(ctx) };
+        let (agreed, ledger) = (&self.running.agreed, &self.running.ledger);
+        let request = SaveRequest {
+            version: held.version,
+            tensors: agreed.tensors.clone(),
+            epoch: ledger.epoch,
+            global_step: ledger.global_step,
+            seed: ctx.config.seed,
+            dataset_len: agreed.dataset_len,
+            epoch_len: agreed.epoch_len,
+            batch_size: agreed.batch_size,
+            coverage: vec![(ledger.epoch, ledger.coverage())],
+            anchor: self.running.scheduler.anchor(),
+            why: self.ending.sentence().to_owned(),
+        };
+        ctx.out.push_back(Output::Save(Box::new(request)));
+        Stage::Saving { until: ctx.now.plus(ctx.deadlines.callback) }
+    }
+
+    /// The checkpoint set is written, or not.
+    pub(crate) fn saved(&mut self, ctx: &mut Context<'_>, version: Version, result: Result<String, String>) {
+        if !matches!(self.stage, Stage::Saving { .. }) {
+            return;
+        }
+        self.saved = result.is_ok();
+        let (path, why) = match result {
+            Ok(path) => (Some(path), None),
+            Err(error) => (None, Some(Reason::new("not-saved", format!("the checkpoint was not written: {error}")))),
+        };
+        ctx.event(EventKind::Checkpoint { version, path }, why);
+        self.stage = self.shut_down(ctx);
+    }
+
+    fn shut_down(&mut self, ctx: &mut Context<'_>) -> Stage {
+        let control = match self.ending {
+            Ending::Done => Control::Shutdown,
+            Ending::Stopped | Ending::Deserted { .. } => {
+                Control::ShutdownWithSave { why: Reason::new("stopped", self.ending.sentence()) }
+            }
+        };
+        ctx.broadcast(control);
+        for member in ctx.members.iter_mut().filter(|member| !member.is_gone()) {
+            member.state = State::Leaving { finished: false };
+        }
+        Stage::Ending { until: ctx.now.plus(ctx.deadlines.shutdown) }
+    }
+
+    /// A rank says its last word.
+    pub(crate) fn finished(&mut self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) {
+        self.running.check_replica(ctx, rank, digest);
+        if let Some(member) = ctx.members.get_mut(rank)
+            && let State::Leaving { finished } = &mut member.state
+        {
+            *finished = true;
+        }
+    }
+
+    /// A rank's life is over.
+    pub(crate) fn lose(&mut self, ctx: &mut Context<'_>, lost: Rank) {
+        if let Stage::Evaluating { rank, tried, .. } = &self.stage
+            && *rank == lost
+        {
+            let tried = tried.clone();
+            self.stage = self.evaluate(ctx, tried);
+        }
+    }
+
+    /// Ranks that are late, with their fate, once the end's own deadline is over.
+    pub(crate) fn overdue(&mut self, ctx: &mut Context<'_>) -> Vec<(Rank, Fate)> {
+        match &self.stage {
+            Stage::Evaluating { rank, schedule, until, .. } if ctx.now >= *until => {
+                let (from, schedule) = (*rank, *schedule);
+                let within = ctx.deadlines.callback;
+                self.evaluated(ctx, (from, schedule), Err(format!("no answer within {within:?}")));
+                Vec::new()
+            }
+            Stage::Saving { until } if ctx.now >= *until => {
+                let version = self.running.consensus.map_or(Version(0), |held| held.version);
+                self.saved(ctx, version, Err(format!("not done within {:?}", ctx.deadlines.callback)));
+                Vec::new()
+            }
+            Stage::Ending { until } if ctx.now >= *until => {
+                let late = ctx.members.living().map(|m| (m.rank, Fate::Overdue { within: ctx.deadlines.shutdown }));
+                late.collect()
+            }
+            Stage::Evaluating { .. } | Stage::Saving { .. } | Stage::Ending { .. } => Vec::new(),
+        }
+    }
+
+    /// When [`Finishing::overdue`] has something to say.
+    pub(crate) fn deadline(&self) -> Time {
+        match self.stage {
+            Stage::Evaluating { until, .. } | Stage::Saving { until } | Stage::Ending { until } => until,
+        }
+    }
+
+    /// The exit status, once everybody's end is confirmed; else what is waited for.
+    pub(crate) fn advance(&self, ctx: &Context<'_>) -> Result<i32, Reason> {
+        match &self.stage {
+            Stage::Evaluating { rank, .. } => {
+                Err(Reason::new("evaluating", format!("waiting for the evaluation of {rank}")).about([*rank]))
+            }
+            Stage::Saving { .. } => Err(Reason::new("saving", "waiting for the checkpoint")),
+            Stage::Ending { .. } => {
+                let late: Vec<Rank> = ctx.members.living().map(|member| member.rank).collect();
+                if late.is_empty() {
+                    return Ok(self.exit(ctx));
+                }
+                Err(Reason::new("ending", "waiting for ranks to end").about(late))
+            }
+        }
+    }
+
+    fn exit(&self, ctx: &Context<'_>) -> i32 {
+        match self.ending {
+            Ending::Done if !self.saved => 1,
+            Ending::Done if ctx.members.any_loss() => 3,
+            Ending::Done => 0,
+            Ending::Stopped if self.saved => 4,
+            Ending::Stopped => 1,
+            Ending::Deserted { brought_itself_down: true } => 1,
+            Ending::Deserted { brought_itself_down: false } => 4,
+        }
+    }
+
+    /// Whether the checkpoint set is written.
+    pub(crate) fn is_saved(&self) -> bool {
+        self.saved
+    }
+}
+
+impl Ending {
+    fn sentence(&self) -> &'static str {
+        match self {
+            Ending::Done => "every epoch is done",
+            Ending::Stopped => "stopped on request",
+            Ending::Deserted { .. } => "no rank is left",
+        }
+    }
+}

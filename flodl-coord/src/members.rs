@@ -1,0 +1,180 @@
+//! Everybody the coordinator knows: one value per rank with everything about it, one per host.
+
+use crate::Fate;
+use flodl_wire::message::join::Ready;
+use flodl_wire::{HostId, Incarnation, Rank, SessionId, Time, WindowId};
+use std::collections::BTreeMap;
+
+/// One rank's life.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) rank: Rank,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) session: SessionId,
+    pub(crate) state: State,
+    /// When it was last heard; `None` before its first word (its relay watches the process until then).
+    pub(crate) seen: Option<Time>,
+    /// Its connection ended, and its exit status is waited for until then, so that the cause can be named.
+    pub(crate) doubt: Option<(Time, Fate)>,
+    /// Optimizer steps it has told of; a change is movement.
+    pub(crate) step: u64,
+}
+
+/// Where a member is in its life.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// Admitted; its process is starting or loading its data.
+    Starting,
+    /// Ready; waits for the run to form.
+    Joining(Box<Ready>),
+    /// In the run, without the consensus: takes part in the next round with mass 0.
+    Syncing,
+    /// Holds the consensus.
+    Active(Work),
+    /// Its host's link is gone. It keeps its leases until then.
+    Detached { until: Time, error: String },
+    /// Told to end; has it said `Finished`?
+    Leaving { finished: bool },
+    /// Over.
+    Gone(Fate),
+}
+
+/// What an active member is doing.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Waiting for orders.
+    Idle,
+    /// In a window.
+    Training { window: WindowId, quota_max: u32, leased: u64 },
+    /// Done with its window.
+    Reported { window: WindowId, batches: u32 },
+}
+
+/// One host's relay.
+#[derive(Clone, Debug)]
+pub(crate) struct HostLink {
+    pub(crate) host: HostId,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) seen: Time,
+}
+
+/// All members and hosts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Members {
+    by_rank: BTreeMap<Rank, Member>,
+    hosts: BTreeMap<SessionId, HostLink>,
+}
+
+impl Member {
+    /// In the run and able to take part in a round.
+    pub(crate) fn takes_part(&self) -> bool {
+        matches!(self.state, State::Syncing | State::Active(_))
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.state, State::Gone(_))
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.state, State::Active(_))
+    }
+}
+
+impl Members {
+    /// Admits `count` ranks of a new host: the lowest free ids, each in its first life. `None` where fewer than `count`
+    /// of the run's `world` ids are free.
+    pub(crate) fn admit(
+        &mut self,
+        session: SessionId,
+        link: HostLink,
+        (count, world): (u32, u32),
+    ) -> Option<Vec<(Rank, Incarnation)>> {
+        let free = (0..world).map(Rank).filter(|rank| !self.by_rank.contains_key(rank));
+        let ranks: Vec<Rank> = free.take(count as usize).collect();
+        if ranks.len() < count as usize {
+            return None;
+        }
+        let incarnation = Incarnation(1);
+        for &rank in &ranks {
+            let member =
+                Member { rank, incarnation, session, state: State::Starting, seen: None, doubt: None, step: 0 };
+            self.by_rank.insert(rank, member);
+        }
+        self.hosts.insert(session, HostLink { ranks: ranks.clone(), ..link });
+        Some(ranks.into_iter().map(|rank| (rank, incarnation)).collect())
+    }
+
+    pub(crate) fn host_mut(&mut self, session: SessionId) -> Option<&mut HostLink> {
+        self.hosts.get_mut(&session)
+    }
+
+    pub(crate) fn remove_host(&mut self, session: SessionId) -> Option<HostLink> {
+        self.hosts.remove(&session)
+    }
+
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (SessionId, &HostLink)> {
+        self.hosts.iter().map(|(&session, link)| (session, link))
+    }
+
+    pub(crate) fn get(&self, rank: Rank) -> Option<&Member> {
+        self.by_rank.get(&rank)
+    }
+
+    pub(crate) fn get_mut(&mut self, rank: Rank) -> Option<&mut Member> {
+        self.by_rank.get_mut(&rank)
+    }
+
+    /// All of them, dead or alive, in rank order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.by_rank.values()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.by_rank.values_mut()
+    }
+
+    /// Those whose life goes on.
+    pub(crate) fn living(&self) -> impl Iterator<Item = &Member> {
+        self.iter().filter(|member| !member.is_gone())
+    }
+
+    /// Those that hold the consensus and can train.
+    pub(crate) fn active(&self) -> impl Iterator<Item = &Member> {
+        self.iter().filter(|member| member.is_active())
+    }
+
+    /// Whether some life was lost, refused or never began.
+    pub(crate) fn any_loss(&self) -> bool {
+        self.iter().any(|member| matches!(&member.state, State::Gone(fate) if fate.is_loss()))
+    }
+
+    /// Whether `session` speaks for that life of that rank.
+    pub(crate) fn speaks_for(&self, session: SessionId, rank: Rank, incarnation: Incarnation) -> bool {
+        self.get(rank).is_some_and(|member| member.session == session && member.incarnation == incarnation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str) -> HostLink {
+        let host = HostId::from_name(name).expect("a name");
+        HostLink { host, ranks: Vec::new(), seen: Time::ZERO }
+    }
+
+    #[test]
+    fn admission_gives_the_lowest_free_ids_and_never_half_a_host() {
+        let mut members = Members::default();
+        let first = members.admit(SessionId(1), link("a"), (2, 3)).expect("room for two");
+        assert_eq!(first, [(Rank(0), Incarnation(1)), (Rank(1), Incarnation(1))]);
+        assert_eq!(members.admit(SessionId(2), link("b"), (2, 3)), None);
+        let last = members.admit(SessionId(3), link("c"), (1, 3)).expect("room for one");
+        assert_eq!(last, [(Rank(2), Incarnation(1))]);
+        assert!(members.speaks_for(SessionId(3), Rank(2), Incarnation(1)));
+        assert!(!members.speaks_for(SessionId(1), Rank(2), Incarnation(1)));
+        assert!(!members.speaks_for(SessionId(3), Rank(2), Incarnation(2)));
+        let hosts: Vec<SessionId> = members.hosts().map(|(session, _)| session).collect();
+        assert_eq!(hosts, [SessionId(1), SessionId(3)]);
+    }
+}

@@ -1,0 +1,132 @@
+//! One average, from `RequestParams` to its commit: who takes part, what has come, and what is still missing.
+
+use crate::gate::list;
+use crate::members::{Members, State};
+use core::fmt;
+use flodl_wire::message::control::{Part, RosterEntry};
+use flodl_wire::message::record::Reason;
+use flodl_wire::message::report::{Folded, SyncAck, SyncOutcome};
+use flodl_wire::{Incarnation, Rank, Round, Time};
+use std::collections::BTreeMap;
+
+/// A round that is going on.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenRound {
+    pub(crate) id: Round,
+    pub(crate) requested: Time,
+    pub(crate) parts: BTreeMap<Rank, RoundPart>,
+    pub(crate) folded: Option<Folded>,
+}
+
+/// One rank's part in it.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundPart {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) part: Part,
+    /// Optimizer steps in its snapshot, once it is taken.
+    pub(crate) steps: Option<u64>,
+    /// Its answer.
+    pub(crate) ack: Option<SyncAck>,
+}
+
+/// Why a round does not commit yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The root has not folded it: these have not taken their snapshot.
+    Snapshots {
+        /// Who.
+        missing: Vec<Rank>,
+    },
+    /// The root has not folded it although every snapshot is taken.
+    Fold,
+    /// These have not acknowledged its result.
+    Acks {
+        /// Who.
+        missing: Vec<Rank>,
+    },
+}
+
+impl OpenRound {
+    /// Opens a round over everybody who can take part. Where no consensus exists yet, the lowest rank is its source.
+    pub(crate) fn open(id: Round, members: &Members, (consensus, now): (bool, Time)) -> OpenRound {
+        let taking = members.iter().filter(|member| member.takes_part());
+        let mut parts: BTreeMap<Rank, RoundPart> = taking
+            .map(|member| {
+                let part = if member.is_active() { Part::Contribute } else { Part::Receive };
+                (member.rank, RoundPart { incarnation: member.incarnation, part, steps: None, ack: None })
+            })
+            .collect();
+        if let Some(source) = parts.values_mut().next().filter(|_| !consensus) {
+            source.part = Part::Source;
+        }
+        OpenRound { id, requested: now, parts, folded: None }
+    }
+
+    pub(crate) fn roster(&self, members: &Members) -> Vec<RosterEntry> {
+        let entry = |(&rank, part): (&Rank, &RoundPart)| {
+            let session = members.get(rank)?.session;
+            Some(RosterEntry { rank, incarnation: part.incarnation, session, part: part.part })
+        };
+        self.parts.iter().filter_map(entry).collect()
+    }
+
+    /// Whether the round can be closed.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(crate) fn finished(&self, members: &Members) -> Result<&Folded, Unfinished> {
+        let alive = |rank: &Rank| {
+            members.get(*rank).is_some_and(|m| !matches!(m.state, State::Gone(_) | State::Detached { .. }))
+        };
+        let missing = |lacks: fn(&RoundPart) -> bool| -> Vec<Rank> {
+            self.parts.iter().filter(|(rank, part)| lacks(part) && alive(rank)).map(|(&rank, _)| rank).collect()
+        };
+        let Some(folded) = &self.folded else {
+            let missing = missing(|part| part.steps.is_none());
+            return Err(if missing.is_empty() { Unfinished::Fold } else { Unfinished::Snapshots { missing } });
+        };
+        let missing = missing(|part| part.ack.is_none());
+        if missing.is_empty() { Ok(folded) } else { Err(Unfinished::Acks { missing }) }
+    }
+
+    /// Ranks that reported another digest of the result than the root's.
+    pub(crate) fn other_digests(&self, digest: u64) -> Vec<Rank> {
+        let differs = |part: &RoundPart| part.whole().is_some_and(|ack| ack.consensus_digest != digest);
+        self.parts.iter().filter(|(_, part)| differs(part)).map(|(&rank, _)| rank).collect()
+    }
+}
+
+impl RoundPart {
+    /// Its answer, where it has the whole result.
+    pub(crate) fn whole(&self) -> Option<&SyncAck> {
+        self.ack.as_ref().filter(|ack| ack.outcome == SyncOutcome::Whole)
+    }
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let missing = match self {
+            Unfinished::Fold => return f.write_str("every snapshot is taken, the fold is not done"),
+            Unfinished::Snapshots { missing } => {
+                f.write_str("waiting for the snapshot of ")?;
+                missing
+            }
+            Unfinished::Acks { missing } => {
+                f.write_str("waiting for the acknowledgement of ")?;
+                missing
+            }
+        };
+        list(f, missing, |f, rank| write!(f, "{rank}"))
+    }
+}
+
+impl From<&Unfinished> for Reason {
+    fn from(unfinished: &Unfinished) -> Reason {
+        let (code, ranks) = match unfinished {
+            Unfinished::Fold => ("folding", [].as_slice()),
+            Unfinished::Snapshots { missing } => ("snapshots", missing.as_slice()),
+            Unfinished::Acks { missing } => ("acknowledgements", missing.as_slice()),
+        };
+        Reason::new(code, unfinished.to_string()).about(ranks.iter().copied())
+    }
+}
