@@ -102,6 +102,8 @@ fn a_death_is_named_and_its_rank_counts_for_the_time_it_was_there() {
             ("/per_rank/1/batches", json!(4)),
         ],
     );
+    let left = with([event(1150, EventKind::RankFinished { rank: Rank(1) })]);
+    check("planned leave", &left, &[("/ceiling", json!(1187.5)), ("/degraded", json!(false))]);
     let after = with([died(1450, 1, "killed by signal 9")]);
     check("death after the last round", &after, &[("/ceiling", json!(1250.0)), ("/degraded", json!(true))]);
 }

@@ -29,6 +29,8 @@ enum Act {
     Interrupted,
     /// One byte is taken.
     Short,
+    /// Half of the bytes are taken.
+    Half,
     Nothing,
     Full,
 }
@@ -69,6 +71,7 @@ impl Write for Disk {
         let taken = match self.act() {
             Act::Well => bytes.len(),
             Act::Short => 1,
+            Act::Half => bytes.len() / 2,
             Act::Nothing => 0,
             Act::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
             Act::Full => return Err(io::ErrorKind::StorageFull.into()),
@@ -183,7 +186,7 @@ fn a_disk_that_fails_at_any_call_is_told_once_and_what_is_lost_is_counted() {
         write_all(&mut Timeline::new(well.clone(), rotate_at), &records, every);
         let calls = well.0.borrow().calls;
         for failing in 0..calls {
-            for how in [vec![Act::Full], vec![Act::Nothing], vec![Act::Short, Act::Full]] {
+            for how in [vec![Act::Full], vec![Act::Nothing], vec![Act::Half, Act::Full]] {
                 let told = format!("every {every}, rotated at {rotate_at}, call {failing}");
                 let disk = Disk::scripted(vec![Act::Well; failing].into_iter().chain(how));
                 let mut timeline = Timeline::new(disk.clone(), rotate_at);
