@@ -152,15 +152,19 @@ pub fn encode<T: Serialize + Check>(message: &T) -> Result<Vec<u8>, EncodeError>
 ///
 /// Where they are not one message, are longer than [`CONTROL_MAX`], or the message's values contradict each other.
 pub fn decode<T: DeserializeOwned + Check>(bytes: &[u8]) -> Result<T, DecodeError> {
-    let decoded = match bytes.len() {
-        ..=SMALL => bincode::serde::decode_from_slice(bytes, limited::<{ 8 * SMALL }>()),
-        ..=MEDIUM => bincode::serde::decode_from_slice(bytes, limited::<{ 8 * MEDIUM }>()),
-        ..=CONTROL_MAX => bincode::serde::decode_from_slice(bytes, limited::<{ 8 * CONTROL_MAX }>()),
-        len => return Err(DecodeError::TooLong { len, max: CONTROL_MAX }),
+    let len = bytes.len();
+    let decoded = if len <= SMALL {
+        bincode::serde::decode_from_slice(bytes, limited::<{ 8 * SMALL }>())
+    } else if len <= MEDIUM {
+        bincode::serde::decode_from_slice(bytes, limited::<{ 8 * MEDIUM }>())
+    } else if len <= CONTROL_MAX {
+        bincode::serde::decode_from_slice(bytes, limited::<{ 8 * CONTROL_MAX }>())
+    } else {
+        return Err(DecodeError::TooLong { len, max: CONTROL_MAX });
     };
     let (message, used): (T, usize) = decoded.map_err(|error| DecodeError::Codec(error.to_string()))?;
-    if used != bytes.len() {
-        return Err(DecodeError::Trailing { extra: bytes.len() - used });
+    if used != len {
+        return Err(DecodeError::Trailing { extra: len - used });
     }
     message.check().map_err(DecodeError::Invalid)?;
     Ok(message)

@@ -5,51 +5,18 @@
 mod common;
 
 use common::{Controller, NONCE_C, NONCE_S, data_hello, handshake, keys_for, rank_hello, relay_hello};
-use core::pin::Pin;
-use core::task::{Context, Poll};
 use core::time::Duration;
 use flodl_wire::frame::{Frame, OpenError, Stream};
 use flodl_wire::handshake::{HandshakeError, StrangerWhy};
 use flodl_wire::io::{
-    Deadlines, FrameReader, FrameWriter, RecvError, SendError, accept, accept_within, connect, connect_within,
+    Deadlines, FrameReader, FrameWriter, RecvError, SendError, accept, accept_within, connect, connect_within, duplex,
 };
 use flodl_wire::message::data::{Chunk, Codec};
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::secret::DialKeys;
 use flodl_wire::{Incarnation, Rank, Round, RunId, Secret, SessionId, Version};
 use futures_lite::future::{block_on, poll_once, zip};
-use futures_lite::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Cursor};
-use piper::{Reader, Writer};
-use std::io;
-
-/// One end of a two-way pipe of a few KiB.
-struct End {
-    read: Reader,
-    write: Writer,
-}
-
-fn pipe(bytes: usize) -> (End, End) {
-    let ((up_read, up_write), (down_read, down_write)) = (piper::pipe(bytes), piper::pipe(bytes));
-    (End { read: down_read, write: up_write }, End { read: up_read, write: down_write })
-}
-
-impl AsyncRead for End {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.read).poll_read(cx, bytes)
-    }
-}
-
-impl AsyncWrite for End {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write(cx, bytes)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_flush(cx)
-    }
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_close(cx)
-    }
-}
+use futures_lite::io::{AsyncReadExt, AsyncWriteExt, Cursor};
 
 fn consensus(chunk: u32, len: usize) -> Data {
     let bytes = (0..len).map(|i| (i as u32 ^ chunk) as u8).collect::<Vec<u8>>().into();
@@ -63,7 +30,7 @@ fn contribution(chunk: u32, len: usize) -> Data {
 
 #[test]
 fn two_peers_talk() {
-    let (up, down) = pipe(64);
+    let (up, down) = duplex(64);
     block_on(async {
         let hello = relay_hello();
         let controller = Controller::new();

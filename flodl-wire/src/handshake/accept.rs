@@ -32,7 +32,8 @@ pub trait Admission {
     /// The sentence to refuse it with, with both values where two differ ("rank 3 is already here from host b").
     fn decide(&self, hello: &Hello) -> Result<Accept, String>;
 
-    /// The knob that all deadlines derive from; both sides know it from the handshake. Whole milliseconds count.
+    /// The knob that all deadlines derive from; both sides know it from the handshake. Travels in whole milliseconds, at
+    /// least one.
     fn patience(&self) -> Duration;
 
     /// How often the controller has been restarted.
@@ -79,8 +80,8 @@ pub fn greet(gate: &GateKey, m1: &[u8; M1_LEN]) -> Result<Greeted, Unheard> {
     }
     let refuse = |why: String| {
         let refusal = Box::new(bytes::write_refuse(&why, gate, m1));
-        let (role, host) = ("member".to_owned(), "unknown name".to_owned());
-        Err(Unheard::Refusal(refusal, HandshakeError::TurnedAway { role, host, why }))
+        let who = "a member of this run".to_owned();
+        Err(Unheard::Refusal(refusal, HandshakeError::TurnedAway { who, why }))
     };
     let (least, most) = bytes::offered_versions(m1);
     if least > VERSION_MAX || most < VERSION_MIN || least > most {
@@ -116,8 +117,8 @@ impl Greeted {
             Ok(accept) => accept,
             Err(why) => {
                 let refusal = Box::new(bytes::write_refuse(&why, policy.gate_key(), &self.m1));
-                let (role, host) = (self.hello.role.to_string(), self.hello.host_id.name());
-                return Err(Unheard::Refusal(refusal, HandshakeError::TurnedAway { role, host, why }));
+                let who = self.hello.to_string();
+                return Err(Unheard::Refusal(refusal, HandshakeError::TurnedAway { who, why }));
             }
         };
         let (_, most) = bytes::offered_versions(&self.m1);
@@ -126,7 +127,7 @@ impl Greeted {
             generation: policy.generation(),
             membership_epoch: policy.membership_epoch(),
             session: accept.session,
-            patience_ms: u32::try_from(policy.patience().as_millis()).unwrap_or(u32::MAX),
+            patience_ms: u32::try_from(policy.patience().as_millis()).unwrap_or(u32::MAX).max(1),
             nonce,
         };
         let mut m2 = bytes::write_m2(&challenge);

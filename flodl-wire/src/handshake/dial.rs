@@ -70,7 +70,8 @@ impl Dialler {
         }
         if bytes::is_refuse(&self.answer) {
             let sentence = bytes::read_refuse(&self.answer, &self.keys.gate, &self.m1);
-            return Err(sentence.map_or(HandshakeError::WrongKey, HandshakeError::Refused));
+            let forged = HandshakeError::Malformed { message: "refusal", what: "it is not authentic" };
+            return Err(sentence.map_or(forged, HandshakeError::Refused));
         }
         let mut m2 = [0; M2_LEN];
         m2.copy_from_slice(&self.answer[..M2_LEN]);

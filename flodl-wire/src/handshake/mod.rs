@@ -79,6 +79,12 @@ pub struct Hello {
     pub host_id: HostId,
 }
 
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} of host {} ({} connection)", self.role, self.host_id.name(), self.channel)
+    }
+}
+
 impl Hello {
     /// That it means run `ours`.
     ///
@@ -134,12 +140,10 @@ pub enum HandshakeError {
         why: StrangerWhy,
     },
     /// Accepting: a member was refused with this sentence.
-    #[error("a {role} of host {host} was refused: {why}")]
+    #[error("{who} was refused: {why}")]
     TurnedAway {
-        /// What it is.
-        role: String,
-        /// The host's name.
-        host: String,
+        /// What it says it is.
+        who: String,
         /// What it was told.
         why: String,
     },

@@ -3,10 +3,12 @@
 //! [`connect`] and [`accept`] make a [`Link`] of a stream; [`Link::split`] makes a [`FrameReader`] and a [`FrameWriter`] of it, which
 //! never wait for each other.
 
+mod duplex;
 mod read;
 mod shake;
 mod write;
 
+pub use duplex::{Duplex, duplex};
 pub use read::{FrameReader, RecvError};
 pub use shake::{Deadlines, accept, accept_within, connect, connect_within};
 pub use write::{FrameWriter, SendError};

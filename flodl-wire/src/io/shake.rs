@@ -159,7 +159,9 @@ async fn receive<S: AsyncRead + Unpin>(
 
 fn broken(error: &Error, doing: &'static str, closed: impl FnOnce() -> HandshakeError) -> HandshakeError {
     match error.kind() {
-        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => closed(),
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe | ErrorKind::WriteZero => {
+            closed()
+        }
         kind => HandshakeError::Io { doing, kind },
     }
 }
