@@ -4,8 +4,7 @@ use crate::rank::why;
 use crate::text::{count, plain, ranks};
 use flodl_wire::message::record::{Event, EventKind};
 
-/// What `event` says to a person, on one line; `None` for those that come with every window. Ranks are numbered from 0,
-/// epochs from 1.
+/// What `event` says to a person, on one line; `None` for those that come with every window.
 #[must_use]
 pub fn describe(event: &Event) -> Option<String> {
     let why = || plain(&why(event.reason.as_ref()));
@@ -38,12 +37,13 @@ pub fn describe(event: &Event) -> Option<String> {
             let accuracy = found.accuracy.map(|accuracy| format!("accuracy {accuracy:.4}, ")).unwrap_or_default();
             format!("evaluation on {rank}: {accuracy}loss {:.4} over {}", found.loss, count(found.samples, "sample"))
         }
-        EventKind::Evaluated { rank, result: None } => format!("the evaluation on {rank} failed: {}", why()),
+        // The reason names the rank itself.
+        EventKind::Evaluated { result: None, .. } if event.reason.is_some() => format!("evaluation failed: {}", why()),
+        EventKind::Evaluated { rank, result: None } => format!("evaluation on {rank} failed"),
         EventKind::Checkpoint { version, path: Some(path) } => format!("saved {version} in {}", plain(path)),
         EventKind::Checkpoint { version, path: None } => format!("{version} was not saved: {}", why()),
-        EventKind::Quarantined { epoch, samples } => {
-            let number = epoch.0.saturating_add(1);
-            format!("{} of epoch {number} set aside and not trained{}", count(*samples, "sample"), because())
+        EventKind::Quarantined { samples, .. } => {
+            format!("{} set aside and not trained{}", count(*samples, "sample"), because())
         }
         EventKind::RunEnded { exit } if event.reason.is_some() => {
             format!("the run ends with exit status {exit}: {}", why())

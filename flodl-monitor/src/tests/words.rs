@@ -25,7 +25,7 @@ fn a_person_reads_what_matters_and_not_what_comes_with_every_window() {
             "round 2 ended without a result: nobody trained",
             "nothing moves: rank 1 has 2 of 5 batches",
             "attention: the disk of the run directory is full",
-            "10 samples of epoch 1 set aside and not trained: positions 40..50 ended 2 ranks",
+            "10 samples set aside and not trained: positions 40..50 ended 2 ranks",
             "rank 1 died: killed by signal 9",
             "host box is lost: nothing heard for 10 s",
             "evaluation on rank 0: accuracy 0.9375, loss 0.2500 over 2000 samples",
@@ -42,9 +42,10 @@ fn what_went_wrong_is_said() {
         (committed(0, 7, &[], 1), "round 7: 1 sample had been averaged in part and will be trained again"),
         (event(0, replica), "rank 1 differs from version 4 after applying it"),
         (
-            because(0, EventKind::Evaluated { rank: Rank(1), result: None }, "no test data"),
-            "the evaluation on rank 1 failed: no test data",
+            because(0, EventKind::Evaluated { rank: Rank(1), result: None }, "rank 1 has no test data"),
+            "evaluation failed: rank 1 has no test data",
         ),
+        (event(0, EventKind::Evaluated { rank: Rank(1), result: None }), "evaluation on rank 1 failed"),
         (
             because(0, EventKind::Checkpoint { version: Version(4), path: None }, "no space"),
             "version 4 was not saved: no space",
