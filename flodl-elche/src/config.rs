@@ -1,5 +1,7 @@
 //! The scheduler's settings, and which of them contradict each other.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
 use crate::mode::{Policy, Windowing};
@@ -128,11 +130,12 @@ impl Settings {
             return Err(SettingsError::OverheadTarget { target: self.overhead_target });
         }
         self.validate_anchors()?;
-        for (i, &(slot, speed)) in self.speed_hints.iter().enumerate() {
+        let mut hinted = BTreeSet::new();
+        for &(slot, speed) in &self.speed_hints {
             if !(speed.is_finite() && speed > 0.0) {
                 return Err(SettingsError::SpeedHint { slot, speed });
             }
-            if self.speed_hints[..i].iter().any(|&(other, _)| other == slot) {
+            if !hinted.insert(slot) {
                 return Err(SettingsError::SpeedHintTwice { slot });
             }
         }
@@ -168,11 +171,6 @@ impl Settings {
                 self.anchor_start.unwrap_or(ANCHOR_START.clamp(self.min_anchor, self.max_anchor))
             }
         }
-    }
-
-    /// What the user says of a member's speed.
-    pub(crate) fn hint(&self, slot: Slot) -> Option<f64> {
-        self.speed_hints.iter().find(|&&(hinted, _)| hinted == slot).map(|&(_, speed)| speed)
     }
 }
 

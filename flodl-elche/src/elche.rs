@@ -1,6 +1,7 @@
 //! ElChe: the scheduler that the settings describe, as a [`Cadence`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use crate::batches::batches_in;
@@ -31,6 +32,7 @@ enum Open {
 /// The scheduler.
 pub struct Elche {
     settings: Settings,
+    hints: BTreeMap<Slot, f64>,
     guard: Box<dyn Guard>,
     members: BTreeMap<Slot, Speed>,
     election: Election,
@@ -48,8 +50,10 @@ impl Elche {
     pub fn new(settings: Settings, guard: Box<dyn Guard>) -> Result<Self, SettingsError> {
         settings.validate()?;
         let growth = Growth::new(&settings);
+        let hints = settings.speed_hints.iter().copied().collect();
         Ok(Self {
             settings,
+            hints,
             guard,
             members: BTreeMap::new(),
             election: Election::default(),
@@ -71,8 +75,7 @@ impl Elche {
         let anybody = self.members.values().any(|speed| speed.batch().is_some());
         // Seconds a batch at a hinted speed of 1.
         let unit = if anybody {
-            let hints = &self.settings.speed_hints;
-            median(hints.iter().filter_map(|&(slot, hint)| measured(slot).map(|batch| batch * hint)))
+            median(self.hints.iter().filter_map(|(&slot, hint)| measured(slot).map(|batch| batch * hint)))
         } else {
             Some(1.0)
         };
@@ -81,7 +84,7 @@ impl Elche {
         slots
             .map(|slot| {
                 let own = measured(slot);
-                let prior = || Some(unit? / self.settings.hint(slot)?);
+                let prior = || Some(unit? / self.hints.get(&slot)?);
                 Known {
                     slot,
                     batch: own.or_else(prior),
@@ -211,11 +214,23 @@ impl Elche {
     }
 }
 
+impl fmt::Debug for Elche {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elche")
+            .field("settings", &self.settings)
+            .field("members", &self.members)
+            .field("election", &self.election)
+            .field("growth", &self.growth)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Cadence for Elche {
     fn join(&mut self, slot: Slot) {
         self.members.insert(slot, Speed::default());
-        self.changes.push(Change::Joined { slot, hint: self.settings.hint(slot) });
-        if self.members.values().all(|speed| speed.batch().is_none()) && self.growth.calibrations() == 0 {
+        let hint = self.hints.get(&slot).copied();
+        self.changes.push(Change::Joined { slot, hint });
+        if hint.is_some() && self.members.values().all(|speed| speed.batch().is_none()) {
             let pinned = self.election.pin(&self.times());
             self.changes.extend(pinned);
         }

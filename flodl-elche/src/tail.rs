@@ -1,4 +1,10 @@
 //! The last windows of an epoch: counts instead of budgets, so that the epoch ends with the window planned to end it.
+//!
+//! Counts are whole batches, so somebody ends last whatever is done. Each batch goes to the member that would end it
+//! first, which makes that end as early as it can be; rounding exact shares to the nearest whole would give a slow
+//! member one batch more for a remainder that three fast ones do in half the time.
+
+use std::collections::BinaryHeap;
 
 use crate::config::Settings;
 use crate::growth::DEAD_BAND;
@@ -36,7 +42,7 @@ pub(crate) fn divide(settings: &Settings, left: u64, windows: u64, members: &[Kn
         // Full quotas are within the lead limit already; fractions of them stay within it.
         largest_remainder(batches, &rows.iter().map(|row| f64::from(row.quota)).collect::<Vec<_>>())
     } else if let Some(unknown) = median(members.iter().filter_map(|member| member.batch)) {
-        largest_remainder(batches, &shares(batches, members, unknown))
+        earliest_end(batches, members, unknown)
     } else {
         let most = rows.iter().map(|row| row.quota.min(UNCALIBRATED)).max().unwrap_or(0);
         let batches = batches.min(u64::from(most) * members.len() as u64);
@@ -57,10 +63,56 @@ fn sync(left: u64, members: &[Known]) -> Vec<Row> {
     rows
 }
 
-/// Exact shares of a window in which all end together, in batches: the window lasts T' with
-/// `sum((T' - callback) / batch) = batches` over the members whose callback ends before T'.
-fn shares(batches: u64, members: &[Known], unknown: f64) -> Vec<f64> {
+/// A member's end of its next batch; the earliest is the greatest, and of equals the lowest index.
+#[derive(PartialEq)]
+struct End {
+    at: f64,
+    index: usize,
+}
+
+impl Eq for End {}
+
+impl Ord for End {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        other.at.total_cmp(&self.at).then(other.index.cmp(&self.index))
+    }
+}
+
+impl PartialOrd for End {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Gives each of `batches` to the member that ends it first. `unknown` is the batch time of those without an estimate.
+fn earliest_end(batches: u64, members: &[Known], unknown: f64) -> Vec<u64> {
     let time_of = |member: &Known| member.batch.unwrap_or(unknown);
+    // All batches that end before the exact end of the window are given for sure; no more than one a member is left.
+    let end = exact_end(batches, members, unknown);
+    let mut left = batches;
+    let mut counts = Vec::with_capacity(members.len());
+    for member in members {
+        let whole = ((end - member.callback).max(0.0) / time_of(member)).floor() as u64;
+        // Rounding may make the sum of all one too large, never the first.
+        counts.push(whole.min(left));
+        left -= whole.min(left);
+    }
+    let next = |index: usize, count: u64| {
+        let member = &members[index];
+        End { at: member.callback + (count + 1) as f64 * time_of(member), index }
+    };
+    let mut ends: BinaryHeap<End> = counts.iter().enumerate().map(|(index, &count)| next(index, count)).collect();
+    for _ in 0..left {
+        let Some(End { index, .. }) = ends.pop() else { break };
+        counts[index] += 1;
+        ends.push(next(index, counts[index]));
+    }
+    counts
+}
+
+/// The length T of a window in which all end together: `sum((T - callback) / batch) = batches` over the members whose
+/// callback ends before T.
+fn exact_end(batches: u64, members: &[Known], unknown: f64) -> f64 {
     let mut order: Vec<&Known> = members.iter().collect();
     order.sort_by(|a, b| a.callback.total_cmp(&b.callback));
     let (mut rate, mut spent, mut end) = (0.0, 0.0, f64::INFINITY);
@@ -68,11 +120,12 @@ fn shares(batches: u64, members: &[Known], unknown: f64) -> Vec<f64> {
         if member.callback >= end {
             break;
         }
-        rate += 1.0 / time_of(member);
-        spent += member.callback / time_of(member);
+        let batch = member.batch.unwrap_or(unknown);
+        rate += 1.0 / batch;
+        spent += member.callback / batch;
         end = (batches as f64 + spent) / rate;
     }
-    members.iter().map(|member| (end - member.callback).max(0.0) / time_of(member)).collect()
+    end
 }
 
 #[cfg(test)]
@@ -89,11 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn shares_follow_speed_and_sum_to_the_window() {
+    fn shares_follow_speed_sum_to_the_window_and_end_as_early_as_can_be() {
         let members = [member(0, Some(0.008), 0.0), member(1, Some(0.020), 0.0), member(2, Some(0.032), 0.0)];
         let settings = Settings::default();
         assert_eq!(divided(&settings, 125, 1, &members, &[76, 30, 19]), [76, 30, 19]);
-        assert_eq!(divided(&settings, 125, 2, &members, &[76, 30, 19]), [38, 15, 10]);
+        assert_eq!(divided(&settings, 125, 2, &members, &[76, 30, 19]), [39, 15, 9]);
         assert_eq!(divided(&settings, 1, 1, &members, &[4, 2, 1]), [1, 0, 0]);
     }
 

@@ -5,7 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{Model, Pace, steady};
-use flodl_elche::{Policy, Settings, Windowing};
+use flodl_elche::{Policy, Settings, Settled, Slot, Windowing};
+use proptest::prelude::*;
 
 fn ms(millis: f64) -> Duration {
     Duration::from_secs_f64(millis / 1e3)
@@ -107,5 +108,31 @@ fn d3_nothing_divides_anything() {
                 assert_eq!(trained, batches, "{policy}: {members} members, batch {batch_size}, {epoch_len} samples");
             }
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_epoch_ends_whole_whoever_dies(
+        millis in prop::collection::vec(0.1f64..200.0, 1..7),
+        (policy, windowing) in (prop::sample::select(vec![Policy::Sync, Policy::Cadence]),
+            prop::sample::select(vec![Windowing::Budget, Windowing::Count])),
+        batch_size in 1u32..100,
+        epoch_len in 0u64..6000,
+        max_batch_diff in prop::option::weighted(0.3, 0u32..10),
+        deaths in prop::collection::vec((0usize..20, (0u32..7).prop_map(Slot), prop::sample::select(
+            vec![Settled::Commit, Settled::GiveBack, Settled::Repeat, Settled::Poisoned])), 0..6),
+    ) {
+        let settings = Settings { policy, windowing, batch_size, max_batch_diff, ..Settings::default() };
+        let paces = millis.iter().enumerate().map(|(i, &mean)| jittery(mean, 0.3, i as u64)).collect();
+        let mut model = Model::new(settings, paces, ms(5.0));
+        let repeats = deaths.iter().any(|death| death.2 == Settled::Repeat);
+        model.deaths = deaths;
+        for _ in 0..3 {
+            model.epoch(epoch_len);
+        }
+        prop_assert!(repeats || model.repeats == 0);
     }
 }

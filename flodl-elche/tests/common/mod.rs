@@ -28,6 +28,9 @@ pub(crate) struct Model {
     pub(crate) batches: Vec<u64>,
     pub(crate) rounds: u64,
     pub(crate) plans: Vec<Plan>,
+    pub(crate) repeats: u64,
+    /// Who dies in which window, and what of its work the round then holds.
+    pub(crate) deaths: Vec<(usize, Slot, Settled)>,
     batch_size: u32,
     paces: Vec<Pace>,
     reduce: Duration,
@@ -42,7 +45,7 @@ impl Model {
         live.iter().for_each(|&slot| elche.join(slot));
         let batches = vec![0; paces.len()];
         let (elapsed, rounds, plans) = (Duration::ZERO, 0, Vec::new());
-        Self { elche, live, elapsed, batches, rounds, plans, batch_size, paces, reduce }
+        Self { elche, live, elapsed, batches, rounds, plans, repeats: 0, deaths: Vec::new(), batch_size, paces, reduce }
     }
 
     /// One epoch, to the commit of its last sample; returns the windows it took.
@@ -55,7 +58,8 @@ impl Model {
             windows += 1;
             assert!(windows <= 2 * epoch_len + 10, "the epoch does not end: {:?}", self.plans.last());
         }
-        assert_eq!((pool.committed(), pool.repeats(), pool.outstanding()), (epoch_len, 0, 0));
+        assert_eq!((pool.committed() + pool.quarantined(), pool.outstanding()), (epoch_len, 0));
+        self.repeats += pool.repeats();
         windows
     }
 
@@ -70,17 +74,35 @@ impl Model {
         }
         let end = done.iter().map(|done| done.elapsed).max().unwrap_or_default();
         let mut feedback = RoundFeedback { window_wall: end + self.reduce, reduce: self.reduce, ..Default::default() };
-        for (&slot, done) in self.live.iter().zip(&done) {
+        for (slot, done) in self.live.clone().into_iter().zip(&done) {
             feedback.waits.push((slot, end - done.elapsed));
             feedback.steps.push((slot, done.batches));
-            pool.trained(slot, &done.used).expect("it was leased");
-            pool.give_back_unused(slot);
-            pool.enter_round(slot, self.rounds);
-            pool.settle(self.rounds, slot, Settled::Commit);
+            self.end_window(pool, slot, done);
         }
         self.elche.round_done(&feedback);
         self.rounds += 1;
         self.elapsed += end + self.reduce;
+    }
+
+    /// The member reports and contributes, unless it dies: before its report, or in a round that holds nothing of its
+    /// work, a part of it, or all.
+    fn end_window(&mut self, pool: &mut Pool, slot: Slot, done: &Done) {
+        let window = self.plans.len() - 1;
+        let dies = self.deaths.iter().find(|death| death.0 == window && death.1 == slot).map(|death| death.2);
+        if dies != Some(Settled::Poisoned) {
+            pool.trained(slot, &done.used).expect("it was leased");
+            pool.enter_round(slot, self.rounds);
+        }
+        match dies.filter(|_| self.live.len() > 1) {
+            None => drop(pool.give_back_unused(slot)),
+            Some(outcome) => {
+                let lost = if outcome == Settled::Poisoned { pool.release_poisoned(slot) } else { pool.release(slot) };
+                assert!(outcome == Settled::Poisoned || lost.iter().all(|span| !done.used.contains(span)));
+                self.elche.leave(slot);
+                self.live.retain(|&other| other != slot);
+            }
+        }
+        pool.settle(self.rounds, slot, dies.unwrap_or(Settled::Commit));
     }
 
     fn train(&mut self, pool: &mut Pool, share: &Share) -> Done {
