@@ -5,4 +5,6 @@ pub mod agent;
 pub mod fold;
 mod id;
 pub mod limits;
+pub mod relay;
 pub mod root;
+pub mod routes;

@@ -1,0 +1,674 @@
+//! A relay's control: which ranks it runs, what passes between them and the controller, and when it ends.
+//!
+//! It obeys and reports, and decides nothing: it forwards reports as they are, forwards control by stream, and reads for
+//! itself only what concerns its processes and its fold.
+//!
+//! Sans-IO: [`Relay::handle`], then [`Relay::poll`] until `None`; [`Relay::next_deadline`] says when [`Input::Tick`] is due.
+
+use crate::fold::{self, Member, Order};
+use crate::routes::{Breach, Connection, NotAdmitted, Peer, Routes, check_frame};
+use core::time::Duration;
+use flodl_cpureduce::LayoutError;
+use flodl_wire::codec::{DecodeError, EncodeError};
+use flodl_wire::frame::{Frame, Kind, Stream};
+use flodl_wire::handshake::Channel;
+use flodl_wire::message::control::{RosterEntry, RoundOutcome};
+use flodl_wire::message::data::{AbsentWhy, Chunk};
+use flodl_wire::message::join::{Admit, LayoutSizes};
+use flodl_wire::message::report::ExitStatus;
+use flodl_wire::message::{Control, Data, HostReport, Report};
+use flodl_wire::{Incarnation, Rank, Round, SessionId, Time, Version};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a relay is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A frame of the controller's control connection.
+    Upstream(Frame),
+    /// A message of the root: a chunk of a result.
+    Result(Data),
+    /// A connection to the controller or the root has ended.
+    UpstreamLost {
+        /// What was noticed, without an end mark.
+        why: String,
+    },
+    /// A rank's connection has finished its handshake.
+    Connected {
+        /// The connection.
+        connection: Connection,
+        /// Whose it is.
+        peer: Peer,
+    },
+    /// A frame of a rank's control connection. Those of data connections go to the fold.
+    RankFrame {
+        /// The connection.
+        connection: Connection,
+        /// The frame.
+        frame: Frame,
+    },
+    /// A rank's connection has ended, after everything that came through it.
+    Closed {
+        /// The connection.
+        connection: Connection,
+        /// What was noticed, without an end mark.
+        why: String,
+    },
+    /// A rank's process runs.
+    Started {
+        /// Who.
+        rank: Rank,
+        /// Which life.
+        incarnation: Incarnation,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A rank's process could not be started.
+    NotStarted {
+        /// Who.
+        rank: Rank,
+        /// Which life.
+        incarnation: Incarnation,
+        /// A sentence.
+        error: String,
+    },
+    /// A rank's process has ended.
+    Exited {
+        /// Who.
+        rank: Rank,
+        /// Which life.
+        incarnation: Incarnation,
+        /// How.
+        status: ExitStatus,
+        /// The last lines it wrote.
+        last_lines: String,
+    },
+    /// The host's fold has something to say; what it sends to the root does not pass here.
+    Fold(fold::Output),
+    /// Time has passed.
+    Tick,
+}
+
+/// What a relay wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send to the controller.
+    Up(Frame),
+    /// Order the host's fold.
+    Fold(Order),
+    /// Send to a rank on its control connection.
+    ToRank {
+        /// The connection.
+        connection: Connection,
+        /// The frame.
+        frame: Frame,
+    },
+    /// Send to a rank on its data connection. A rank that takes it slowly delays its own result only.
+    Result {
+        /// The connection.
+        connection: Connection,
+        /// The chunk.
+        chunk: Chunk,
+    },
+    /// Start a rank's process.
+    Start {
+        /// Who.
+        rank: Rank,
+        /// Which life.
+        incarnation: Incarnation,
+        /// Its place among this host's ranks, from 0.
+        local_rank: u32,
+        /// Ranks of the run.
+        world_size: u32,
+    },
+    /// Kill a rank's process group.
+    Kill {
+        /// Who.
+        rank: Rank,
+        /// Which life.
+        incarnation: Incarnation,
+    },
+    /// Close a connection. Its end is told as [`Input::Closed`] only where it was anybody's.
+    Close {
+        /// The connection.
+        connection: Connection,
+        /// Why.
+        why: Closing,
+    },
+    /// Something a person should see.
+    Warn(Warning),
+    /// The relay is done. What still runs is to be killed.
+    End(Result<(), RelayError>),
+}
+
+/// Why a connection of a rank is closed from this side.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Closing {
+    /// It carried what it may not.
+    #[error(transparent)]
+    Breach(#[from] Breach),
+    /// It carried data that cannot be folded.
+    #[error(transparent)]
+    Data(#[from] fold::DataBreach),
+    /// Somebody else has that place.
+    #[error(transparent)]
+    NotAdmitted(#[from] NotAdmitted),
+    /// The rank's other connection has ended, or its life has.
+    #[error("{0} is gone")]
+    Gone(Rank),
+}
+
+/// What a person should see, though the run goes on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Warning {
+    /// A message of the controller that cannot be read.
+    #[error("a message of the controller cannot be read: {0}")]
+    Unreadable(DecodeError),
+    /// A message that cannot be sent.
+    #[error("a message to the controller cannot be written: {0}")]
+    Unwritable(EncodeError),
+    /// A connection was closed, for a reason that lies with the rank.
+    #[error("a connection was closed: {0}")]
+    Closed(Closing),
+    /// Something of the controller that has no place where or when it came.
+    #[error("the controller sent {0}, which was passed over")]
+    Misplaced(&'static str),
+    /// The fold cannot work with the model.
+    #[error("this host cannot average: {0}")]
+    Fold(LayoutError),
+    /// A process that outlived its kill.
+    #[error("{0} has not ended though it was killed")]
+    Undying(Rank),
+}
+
+/// Why a relay ended before its time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RelayError {
+    /// The controller is gone without having said that the run is over.
+    #[error("the controller was lost: {why}; this host's ranks were ended")]
+    ControllerLost {
+        /// What was noticed.
+        why: String,
+    },
+    /// The controller does not want this relay.
+    #[error("the controller refused this host: {why}")]
+    Refused {
+        /// Its sentence.
+        why: String,
+    },
+}
+
+/// The control of one host.
+#[derive(Debug)]
+pub struct Relay {
+    patience: Duration,
+    routes: Routes,
+    session: Option<SessionId>,
+    lives: BTreeMap<Rank, Life>,
+    round: Option<OpenRound>,
+    /// The consensus in force.
+    version: Version,
+    layout: Option<LayoutSizes>,
+    heard: Time,
+    heartbeat: Time,
+    stage: Stage,
+    strays: u64,
+    out: VecDeque<Output>,
+}
+
+/// One rank of this host.
+#[derive(Debug)]
+struct Life {
+    incarnation: Incarnation,
+    process: Process,
+    /// It said `Finished`: the end of its connections is as it should be.
+    finished: bool,
+    /// The controller knows that it is gone.
+    gone: bool,
+    /// It had a data connection, whose end takes it out of the fold, behind the last chunk.
+    had_data: bool,
+}
+
+#[derive(Debug)]
+enum Process {
+    /// Ordered, started or not.
+    Live,
+    /// It has ended; told once its connections have ended too, so that its last words come first, or at that time.
+    Ended { status: ExitStatus, last_lines: String, tell_at: Time },
+    /// The controller knows.
+    Told,
+}
+
+impl Life {
+    fn new(incarnation: Incarnation) -> Life {
+        Life { incarnation, process: Process::Live, finished: false, gone: false, had_data: false }
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self.process, Process::Live)
+    }
+}
+
+/// The round whose result is passed on.
+#[derive(Debug)]
+struct OpenRound {
+    round: Round,
+    /// The chunk that comes next.
+    next: u32,
+    /// The roster's ranks of this host.
+    ranks: Vec<Rank>,
+}
+
+/// How far the relay's life is.
+#[derive(Debug)]
+enum Stage {
+    /// The run goes on.
+    Running,
+    /// The controller said that the run is over: ranks end by themselves, or are killed at that time.
+    Ending { kill_at: Time },
+    /// They were killed, and are not waited for after that time.
+    Killing { give_up_at: Time },
+    /// [`Output::End`] is out.
+    Over,
+}
+
+impl Relay {
+    /// A relay that waits to be admitted.
+    #[must_use]
+    pub fn new(patience: Duration, now: Time) -> Relay {
+        Relay {
+            patience,
+            routes: Routes::default(),
+            session: None,
+            lives: BTreeMap::new(),
+            round: None,
+            version: Version(0),
+            layout: None,
+            heard: now,
+            heartbeat: now.plus(patience / 10),
+            stage: Stage::Running,
+            strays: 0,
+            out: VecDeque::new(),
+        }
+    }
+
+    /// Takes one input. Afterwards every output is to be taken with [`Relay::poll`].
+    pub fn handle(&mut self, input: Input, now: Time) {
+        match input {
+            Input::Upstream(frame) => self.upstream(frame, now),
+            Input::Result(data) => self.result(data, now),
+            Input::UpstreamLost { why } => self.controller_lost(why),
+            Input::Connected { connection, peer } => self.connected(connection, &peer),
+            Input::RankFrame { connection, frame } => self.rank_frame(connection, frame),
+            Input::Closed { connection, why } => self.closed(connection, &why),
+            Input::Started { rank, incarnation, pid } => self.started(rank, incarnation, pid),
+            Input::NotStarted { rank, incarnation, error } => {
+                self.tell(&HostReport::RankNotStarted { rank, incarnation, error });
+                self.forget(rank, incarnation);
+            }
+            Input::Exited { rank, incarnation, status, last_lines } => {
+                let tell_at = now.plus(self.patience / 20);
+                if let Some(life) = self.life(rank, incarnation) {
+                    life.process = Process::Ended { status, last_lines, tell_at };
+                }
+            }
+            Input::Fold(output) => self.fold_says(output),
+            Input::Tick => {}
+        }
+        self.tell_exits(now);
+        self.tick(now);
+    }
+
+    /// The next thing to be done.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// When [`Input::Tick`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let stage = match self.stage {
+            Stage::Running => self.heard.plus(self.patience),
+            Stage::Ending { kill_at } => kill_at,
+            Stage::Killing { give_up_at } => give_up_at,
+            Stage::Over => return None,
+        };
+        let exits = self.lives.values().filter_map(|life| match life.process {
+            Process::Ended { tell_at, .. } => Some(tell_at),
+            Process::Live | Process::Told => None,
+        });
+        exits.chain([stage, self.heartbeat]).min()
+    }
+
+    /// Who may connect now, for the shell's handshakes.
+    #[must_use]
+    pub const fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// Messages of other rounds or lives that were passed over.
+    #[must_use]
+    pub const fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    fn upstream(&mut self, frame: Frame, now: Time) {
+        self.heard = now;
+        if frame.kind != Kind::Control {
+            self.warn(Warning::Misplaced("a frame that is no control message"));
+            return;
+        }
+        match frame.stream {
+            Stream::Host | Stream::AllRanks => match frame.to_control() {
+                Ok(control) => self.obey(control, now),
+                Err(error) => self.warn(Warning::Unreadable(error)),
+            },
+            Stream::Rank(rank) => self.overhear(rank, &frame),
+        }
+        match frame.stream {
+            Stream::Host => {}
+            Stream::AllRanks => {
+                let to_rank = |connection| Output::ToRank { connection, frame: frame.clone() };
+                self.out.extend(self.routes.controls().map(to_rank));
+            }
+            Stream::Rank(rank) => {
+                let alive = self.life(rank, frame.incarnation).is_some();
+                match self.routes.control(rank).filter(|_| alive) {
+                    Some(connection) => self.out.push_back(Output::ToRank { connection, frame }),
+                    None => self.strays += 1,
+                }
+            }
+        }
+    }
+
+    /// The settings of the run go to ranks; the relay needs the sizes of the model in them.
+    fn overhear(&mut self, rank: Rank, frame: &Frame) {
+        if self.layout.is_some() || !self.lives.contains_key(&rank) {
+            return;
+        }
+        match frame.to_control() {
+            Ok(Control::Admitted(config)) => {
+                self.layout = Some(config.layout);
+                self.out.push_back(Output::Fold(Order::Layout(config.layout)));
+            }
+            Ok(_) => {}
+            Err(error) => self.warn(Warning::Unreadable(error)),
+        }
+    }
+
+    fn obey(&mut self, control: Control, now: Time) {
+        match control {
+            Control::Admit(admit) => self.admit(&admit),
+            Control::Refused { why } => self.end(Err(RelayError::Refused { why: why.text })),
+            Control::RequestParams { round, roster } => self.open_round(round, &roster),
+            Control::RoundDone { round, outcome, .. } => {
+                if let RoundOutcome::Committed { version } = outcome {
+                    self.version = version;
+                }
+                self.round.take_if(|open| open.round == round);
+                self.out.push_back(Output::Fold(Order::Close { round }));
+            }
+            Control::DeclareDead { rank, incarnation, .. } => self.bury(rank, incarnation),
+            Control::Shutdown | Control::ShutdownWithSave { .. } => {
+                if matches!(self.stage, Stage::Running) {
+                    self.stage = Stage::Ending { kill_at: now.plus(self.patience) };
+                    // Who is not connected does not hear of it.
+                    self.kill_where(|routes, rank, life| !life.finished && routes.control(rank).is_none());
+                }
+            }
+            Control::Heartbeat
+            | Control::Admitted(_)
+            | Control::SendManifest
+            | Control::Window(_)
+            | Control::ExtendPartition { .. }
+            | Control::ExecuteEval { .. }
+            | Control::Fenced { .. } => {}
+        }
+    }
+
+    fn admit(&mut self, admit: &Admit) {
+        if self.session.replace(admit.session).is_some() {
+            self.warn(Warning::Misplaced("a second admission"));
+            return;
+        }
+        for (local_rank, &(rank, incarnation)) in (0..).zip(&admit.ids) {
+            self.routes.expect(rank, incarnation);
+            self.lives.insert(rank, Life::new(incarnation));
+            self.out.push_back(Output::Start { rank, incarnation, local_rank, world_size: admit.world_size });
+        }
+    }
+
+    fn started(&mut self, rank: Rank, incarnation: Incarnation, pid: u32) {
+        self.tell(&HostReport::RankUp { rank, incarnation, pid });
+        // It may have been condemned while it was being started.
+        let killing = matches!(self.stage, Stage::Killing { .. });
+        if self.life(rank, incarnation).is_some_and(|life| life.gone || killing) {
+            self.out.push_back(Output::Kill { rank, incarnation });
+        }
+    }
+
+    fn open_round(&mut self, round: Round, roster: &[RosterEntry]) {
+        let ours = roster.iter().filter(|entry| Some(entry.session) == self.session);
+        let members: Vec<Member> =
+            ours.map(|&RosterEntry { rank, incarnation, part, .. }| Member { rank, incarnation, part }).collect();
+        let ranks = members.iter().map(|member| member.rank).collect();
+        self.round = Some(OpenRound { round, next: 0, ranks });
+        self.out.push_back(Output::Fold(Order::Open { round, version: self.version, members: members.clone() }));
+        // The coordinator may not know yet that one of them has ended.
+        for Member { rank, incarnation, .. } in members {
+            if self.life(rank, incarnation).is_none_or(|life| life.gone || !life.is_live()) {
+                self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::Dead }));
+            }
+        }
+    }
+
+    /// A rank that the coordinator has declared dead.
+    fn bury(&mut self, rank: Rank, incarnation: Incarnation) {
+        let Some(life) = self.life(rank, incarnation) else { return };
+        life.gone = true;
+        let live = life.is_live();
+        self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::Dead }));
+        if live {
+            self.out.push_back(Output::Kill { rank, incarnation });
+        }
+        self.close_both(rank);
+    }
+
+    fn result(&mut self, data: Data, now: Time) {
+        self.heard = now;
+        let Data::Consensus(chunk) = data else {
+            self.warn(Warning::Misplaced("a data message that is no result"));
+            return;
+        };
+        let Some(open) = self.round.as_mut().filter(|open| (open.round, open.next) == (chunk.round, chunk.chunk))
+        else {
+            self.strays += 1;
+            return;
+        };
+        open.next += 1;
+        let connections = open.ranks.iter().filter_map(|&rank| self.routes.data(rank));
+        self.out.extend(connections.map(|connection| Output::Result { connection, chunk: chunk.clone() }));
+    }
+
+    fn controller_lost(&mut self, why: String) {
+        match self.stage {
+            Stage::Running => self.end(Err(RelayError::ControllerLost { why })),
+            // The run is over: nobody is owed anything any more.
+            Stage::Ending { .. } | Stage::Killing { .. } | Stage::Over => {}
+        }
+    }
+
+    fn connected(&mut self, connection: Connection, peer: &Peer) {
+        match self.routes.connect(connection, peer) {
+            Err(refused) => self.close(connection, refused.into()),
+            Ok(()) => {
+                if let Some(life) = self.life(peer.rank, peer.incarnation) {
+                    life.had_data |= peer.channel == Channel::Data;
+                }
+            }
+        }
+    }
+
+    fn rank_frame(&mut self, connection: Connection, frame: Frame) {
+        let Some(peer) = self.routes.owner(connection) else {
+            self.strays += 1;
+            return;
+        };
+        if let Err(breach) = check_frame(&frame, peer) {
+            self.close(connection, breach.clone().into());
+            self.closed(connection, &breach.to_string());
+            return;
+        }
+        // What cannot be read is the coordinator's to judge: reports pass as they are.
+        if matches!(frame.to_report(), Ok(Report::Finished { .. }))
+            && let Some(life) = self.life(peer.0, peer.1)
+        {
+            life.finished = true;
+        }
+        self.out.push_back(Output::Up(frame));
+    }
+
+    /// A rank that has lost one of its connections is lost, unless it has finished.
+    fn closed(&mut self, connection: Connection, why: &str) {
+        let Some((rank, incarnation, channel)) = self.routes.leave(connection) else { return };
+        let Some(life) = self.life(rank, incarnation) else { return };
+        if life.finished || life.gone {
+            return;
+        }
+        life.gone = true;
+        let error = format!("its {channel} connection to its relay ended: {why}");
+        self.tell(&HostReport::RankLost { rank, incarnation, error });
+        if channel == Channel::Control {
+            // The end of the data connection, behind its last chunk, takes it out of the fold.
+            self.close_data_or_drop(rank, incarnation);
+        } else if let Some(control) = self.routes.control(rank) {
+            self.close(control, Closing::Gone(rank));
+            self.routes.leave(control);
+        }
+    }
+
+    fn close_data_or_drop(&mut self, rank: Rank, incarnation: Incarnation) {
+        match self.routes.data(rank) {
+            // The connection of a process that has ended gives up what is in it, and then ends by itself.
+            Some(_) if self.life(rank, incarnation).is_some_and(|life| !life.is_live()) => {}
+            Some(data) => {
+                self.close(data, Closing::Gone(rank));
+                self.routes.leave(data);
+            }
+            None => self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::LinkLost })),
+        }
+    }
+
+    fn close_both(&mut self, rank: Rank) {
+        for connection in [self.routes.control(rank), self.routes.data(rank)].into_iter().flatten() {
+            self.close(connection, Closing::Gone(rank));
+            self.routes.leave(connection);
+        }
+    }
+
+    fn close(&mut self, connection: Connection, why: Closing) {
+        if !matches!(why, Closing::Gone(_)) {
+            self.warn(Warning::Closed(why.clone()));
+        }
+        self.out.push_back(Output::Close { connection, why });
+    }
+
+    fn fold_says(&mut self, output: fold::Output) {
+        match output {
+            fold::Output::Waiting { round, rank, chunk } => self.tell(&HostReport::Waiting { round, rank, chunk }),
+            fold::Output::Breach { rank, incarnation, why } => {
+                if self.life(rank, incarnation).is_some()
+                    && let Some(data) = self.routes.data(rank)
+                {
+                    self.close(data, why.clone().into());
+                    self.closed(data, &why.to_string());
+                }
+            }
+            fold::Output::Unusable(error) => self.warn(Warning::Fold(error)),
+            fold::Output::Up(_) => self.strays += 1,
+        }
+    }
+
+    /// Tells the coordinator of processes that have ended, once nothing more comes from them.
+    fn tell_exits(&mut self, now: Time) {
+        let mut told = Vec::new();
+        for (&rank, life) in &mut self.lives {
+            let silent = self.routes.control(rank).is_none() && self.routes.data(rank).is_none();
+            if matches!(life.process, Process::Ended { tell_at, .. } if silent || tell_at <= now)
+                && let Process::Ended { status, last_lines, .. } = core::mem::replace(&mut life.process, Process::Told)
+            {
+                let incarnation = life.incarnation;
+                told.push((rank, incarnation, HostReport::RankExited { rank, incarnation, status, last_lines }));
+            }
+        }
+        for (rank, incarnation, report) in told {
+            self.tell(&report);
+            self.forget(rank, incarnation);
+        }
+    }
+
+    /// A life whose process is gone: it is out of the fold and the routes.
+    fn forget(&mut self, rank: Rank, incarnation: Incarnation) {
+        let Some(life) = self.life(rank, incarnation) else { return };
+        life.process = Process::Told;
+        life.gone = true;
+        if !life.had_data {
+            self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::Dead }));
+        }
+        self.close_both(rank);
+        self.routes.forget(rank);
+    }
+
+    fn tick(&mut self, now: Time) {
+        let all_ended = self.lives.values().all(|life| matches!(life.process, Process::Told));
+        match self.stage {
+            Stage::Running if self.heard.plus(self.patience) <= now => {
+                let why = format!("it was silent for {:.1} s", now.since(self.heard).as_secs_f64());
+                self.controller_lost(why);
+            }
+            Stage::Ending { .. } | Stage::Killing { .. } if all_ended => self.end(Ok(())),
+            Stage::Ending { kill_at } if kill_at <= now => {
+                self.kill_where(|_, _, _| true);
+                self.stage = Stage::Killing { give_up_at: now.plus(self.patience / 2) };
+            }
+            Stage::Killing { give_up_at } if give_up_at <= now => {
+                let live = self.lives.iter().filter(|(_, life)| life.is_live());
+                self.out.extend(live.map(|(&rank, _)| Output::Warn(Warning::Undying(rank))));
+                self.end(Ok(()));
+            }
+            Stage::Running | Stage::Ending { .. } | Stage::Killing { .. } | Stage::Over => {}
+        }
+        if self.heartbeat <= now && !matches!(self.stage, Stage::Over) {
+            self.heartbeat = now.plus(self.patience / 10);
+            self.tell(&HostReport::Heartbeat);
+        }
+    }
+
+    fn kill_where(&mut self, condemned: impl Fn(&Routes, Rank, &Life) -> bool) {
+        let lives = self.lives.iter().filter(|&(&rank, life)| life.is_live() && condemned(&self.routes, rank, life));
+        self.out.extend(lives.map(|(&rank, life)| Output::Kill { rank, incarnation: life.incarnation }));
+    }
+
+    fn end(&mut self, how: Result<(), RelayError>) {
+        self.stage = Stage::Over;
+        self.out.push_back(Output::End(how));
+    }
+
+    fn life(&mut self, rank: Rank, incarnation: Incarnation) -> Option<&mut Life> {
+        self.lives.get_mut(&rank).filter(|life| life.incarnation == incarnation)
+    }
+
+    fn tell(&mut self, report: &HostReport) {
+        match Frame::host_report(report) {
+            Ok(frame) => self.out.push_back(Output::Up(frame)),
+            Err(error) => self.warn(Warning::Unwritable(error)),
+        }
+    }
+
+    fn warn(&mut self, warning: Warning) {
+        self.out.push_back(Output::Warn(warning));
+    }
+}
+
+#[cfg(test)]
+#[path = "relay_tests.rs"]
+mod tests;
