@@ -1,6 +1,8 @@
 //! One whole round through both tiers in memory: two relays with their folds, and the root, with ranks that are only
 //! data. What a process would send is given to the cores; what they give back is carried on by hand.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use bytes::Bytes;
 use core::time::Duration;
 use flodl_cpureduce::{Digest, Mass, contribution_chunk};
