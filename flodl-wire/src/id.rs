@@ -1,7 +1,8 @@
 //! Who and what the messages speak of: ranks, hosts, runs, rounds, and ranges of sample positions.
 
 use core::fmt;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty), $show:literal) => {
@@ -57,8 +58,25 @@ impl Version {
 macro_rules! sixteen_bytes {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub [u8; 16]);
+
+        /// Sixteen bytes on the wire; text where people read it.
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() { serializer.serialize_str(&self.text()) } else { self.0.serialize(serializer) }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if !deserializer.is_human_readable() {
+                    return <[u8; 16]>::deserialize(deserializer).map($name);
+                }
+                let text = String::deserialize(deserializer)?;
+                $name::from_text(&text).ok_or_else(|| D::Error::custom(concat!("not a ", stringify!($name))))
+            }
+        }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,7 +101,40 @@ sixteen_bytes!(
     HostId
 );
 
+impl RunId {
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    /// The id that is shown as `text`: 32 hexadecimal digits.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<RunId> {
+        sixteen_from_hex(text).map(RunId)
+    }
+}
+
+fn sixteen_from_hex(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 32 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
 impl HostId {
+    fn text(&self) -> String {
+        self.name()
+    }
+
+    /// The id that [`HostId::name`] shows as `text`: a host's name, or 32 hexadecimal digits.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<HostId> {
+        HostId::from_name(text).or_else(|| sixteen_from_hex(text).map(HostId))
+    }
+
     /// The id of the host called `name`: its UTF-8 bytes, filled with zeros. `None` where `name` is empty, longer than
     /// 16 bytes or holds anything but ASCII letters, digits, `-`, `_` and `.`.
     #[must_use]
@@ -150,6 +201,13 @@ mod tests {
             assert_eq!(HostId::from_name(name), None, "{name}");
         }
         assert_eq!(HostId([7; 16]).name(), "07".repeat(16));
+        for id in [HostId([7; 16]), HostId::from_name("box-2.lan").expect("a name")] {
+            assert_eq!(HostId::from_text(&id.name()), Some(id));
+        }
+        assert_eq!(RunId::from_text(&RunId([0xa5; 16]).to_string()), Some(RunId([0xa5; 16])));
+        for text in ["", "a5", &"g".repeat(32), &"é".repeat(16)] {
+            assert_eq!(RunId::from_text(text), None, "{text}");
+        }
     }
 
     #[test]
