@@ -11,7 +11,8 @@ use crate::span::Slot;
 /// The order of calls: `join` for each member, then per window `plan`, one `observe` per report, and `round_done` once
 /// the round is committed. All of it is pure: equal calls give equal answers.
 pub trait Cadence: Send {
-    /// `slot` can be planned for from now on. It has no estimate yet, beyond what the settings' hints say.
+    /// `slot` can be planned for from now on. It has no estimate yet, beyond what the settings' hints say; one that joins
+    /// again begins anew.
     fn join(&mut self, slot: Slot);
 
     /// `slot` is gone and leaves every computation at once.
@@ -52,7 +53,8 @@ pub struct WindowSample {
     pub first: Duration,
     /// Batches 2 to n together, waiting for their data included.
     pub rest: Duration,
-    /// The part of the two that was waiting for data.
+    /// The part of the two that was waiting for data. A member that waits for its data is as slow as one that computes for
+    /// so long, so plans do not tell the two apart.
     pub data_wait: Duration,
 }
 
