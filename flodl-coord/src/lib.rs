@@ -73,6 +73,9 @@ mod round;
 mod running;
 mod watch;
 
+#[cfg(feature = "shell")]
+pub mod shell;
+
 pub use config::{Config, ConfigError, Deadlines, PATIENCE_MAX, PATIENCE_MIN, RANKS_MAX, Slowing};
 pub use coordinator::Coordinator;
 pub use fate::{Breach, Fate};

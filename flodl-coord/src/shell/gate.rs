@@ -1,0 +1,238 @@
+//! Who may come in: the table of sessions and half-open connections, and the answer to each hello.
+
+use super::halfopen::{Entry, HalfOpen};
+use super::quiet::Quiet;
+use async_channel::Sender;
+use core::time::Duration;
+use flodl_wire::handshake::{Accept, Admission};
+use flodl_wire::secret::{GateKey, PeerKey, Secret};
+use flodl_wire::{Channel, Hello, HostId, Role, RunId, SessionId, Time};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What every connection of a run is measured by.
+#[derive(Debug)]
+pub struct Gate {
+    secret: Secret,
+    gate_key: GateKey,
+    run_id: RunId,
+    patience: Duration,
+    /// Whether relays may come over the network at all.
+    takes_relays: bool,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last_session: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    half_open: HalfOpen<Sender<()>>,
+    quiet: Quiet,
+}
+
+#[derive(Debug)]
+struct Session {
+    host: HostId,
+    has_data: bool,
+}
+
+impl Gate {
+    /// The gate of a run. With `takes_relays` false only a relay of the same process comes in (`flodl run`).
+    #[must_use]
+    pub fn new(secret: Secret, run_id: RunId, patience: Duration, takes_relays: bool) -> Gate {
+        let gate_key = secret.gate_key();
+        Gate { secret, gate_key, run_id, patience, takes_relays, table: Mutex::default() }
+    }
+
+    /// A new connection from `source`; `on_drop` is dropped when it must go. Also where the one that went for it came from.
+    pub(crate) fn knock(&self, source: IpAddr, on_drop: Sender<()>) -> (Entry, Option<IpAddr>) {
+        let (entry, closed) = self.table().half_open.open(source, on_drop);
+        (entry, closed.map(|(source, _)| source))
+    }
+
+    /// The half-open connection is one no more.
+    pub(crate) fn settle(&self, entry: Entry) {
+        self.table().half_open.close(entry);
+    }
+
+    /// Closes the oldest half-open connection, to have its descriptor back.
+    pub(crate) fn shed(&self) {
+        self.table().half_open.shed();
+    }
+
+    /// Whether there may be a line about that trouble with `source` now, and how many were kept back.
+    pub(crate) fn may_say(&self, source: IpAddr, trouble: &'static str, now: Time) -> Option<u64> {
+        self.table().quiet.may_say((source, trouble), now)
+    }
+
+    /// Makes the authenticated control connection the host's session. False where the host has one by now.
+    pub(crate) fn enter(&self, session: SessionId, host: HostId) -> bool {
+        let mut table = self.table();
+        if table.sessions.values().any(|session| session.host == host) {
+            return false;
+        }
+        table.sessions.insert(session, Session { host, has_data: false });
+        true
+    }
+
+    /// Makes the authenticated data connection its session's. False where it has one by now, or is gone.
+    pub(crate) fn enter_data(&self, session: SessionId) -> bool {
+        match self.table().sessions.get_mut(&session) {
+            Some(session) if !session.has_data => {
+                session.has_data = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The session is over; its host may come again.
+    pub(crate) fn leave(&self, session: SessionId) {
+        self.table().sessions.remove(&session);
+    }
+
+    /// The answer to a hello with a good gate tag.
+    fn answer(&self, hello: &Hello, local: bool) -> Result<SessionId, String> {
+        hello.check_run(self.run_id)?;
+        let Role::Relay { rank_count } = hello.role else {
+            return Err("ranks connect to the relay of their host, not to the controller".to_owned());
+        };
+        if !local && !self.takes_relays {
+            return Err("`flodl run` takes no other hosts: start the controller with `flodl serve`".to_owned());
+        }
+        let host = hello.host_id;
+        let mut table = self.table();
+        match hello.channel {
+            Channel::Control if rank_count == 0 => Err("a host joins with at least one rank: give -n".to_owned()),
+            Channel::Control => match table.sessions.iter().find(|(_, session)| session.host == host) {
+                Some((session, _)) => Err(format!(
+                    "host {} is already here ({session}): every host of a run needs its own ticket",
+                    host.name()
+                )),
+                None => {
+                    table.last_session += 1;
+                    Ok(SessionId(table.last_session))
+                }
+            },
+            Channel::Data => match table.sessions.get(&hello.session) {
+                Some(session) if session.host == host && !session.has_data => Ok(hello.session),
+                Some(session) if session.host == host => {
+                    Err(format!("{} has its data connection already", hello.session))
+                }
+                _ => Err(format!("{} is not a session of host {}", hello.session, host.name())),
+            },
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Every change leaves the table whole, so one made by a thread that panicked later is as good as any.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The gate as one connection meets it.
+#[derive(Debug)]
+pub(crate) struct Door<'a> {
+    gate: &'a Gate,
+    /// Its half-open entry; `None` for a connection within the process.
+    entry: Option<Entry>,
+}
+
+impl<'a> Door<'a> {
+    pub(crate) fn new(gate: &'a Gate, entry: Option<Entry>) -> Door<'a> {
+        Door { gate, entry }
+    }
+}
+
+impl Admission for Door<'_> {
+    fn gate_key(&self) -> &GateKey {
+        &self.gate.gate_key
+    }
+
+    fn decide(&self, hello: &Hello) -> Result<Accept, String> {
+        if let Some(entry) = self.entry {
+            self.gate.table().half_open.gate(entry);
+        }
+        let session = self.gate.answer(hello, self.entry.is_none())?;
+        // Nothing is stored per host: its key follows from the secret.
+        let key = PeerKey::Host(self.gate.secret.host_key(self.gate.run_id, hello.host_id));
+        Ok(Accept { key, session })
+    }
+
+    fn patience(&self) -> Duration {
+        self.gate.patience
+    }
+
+    fn generation(&self) -> u64 {
+        1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: RunId = RunId([1; 16]);
+
+    fn gate(takes_relays: bool) -> Gate {
+        Gate::new(Secret::from_bytes([7; 32]), RUN, Duration::from_secs(1), takes_relays)
+    }
+
+    fn hello(host: &str, channel: Channel, session: SessionId) -> Hello {
+        let host_id = HostId::from_name(host).expect("is a name");
+        Hello { role: Role::Relay { rank_count: 2 }, channel, session, run_id: RUN, host_id }
+    }
+
+    fn control(host: &str) -> Hello {
+        hello(host, Channel::Control, SessionId(0))
+    }
+
+    #[test]
+    fn a_host_has_one_session_and_a_session_one_data_connection() {
+        let gate = gate(true);
+        let a = control("a");
+        let session = gate.answer(&a, false).expect("is new");
+        assert!(gate.enter(session, a.host_id));
+        assert!(gate.answer(&a, false).expect_err("is here").contains("host a is already here"));
+        let other = gate.answer(&control("b"), false).expect("another host");
+        assert_ne!(other, session);
+
+        let data = hello("a", Channel::Data, session);
+        assert_eq!(gate.answer(&data, false), Ok(session));
+        assert!(gate.enter_data(session));
+        assert!(!gate.enter_data(session));
+        assert!(gate.answer(&data, false).is_err());
+        assert!(gate.answer(&hello("b", Channel::Data, session), false).is_err(), "another host's session");
+
+        gate.leave(session);
+        assert!(!gate.enter_data(session));
+        assert_ne!(gate.answer(&a, false), Ok(session), "numbers are not used again");
+    }
+
+    #[test]
+    fn two_handshakes_of_one_host_end_in_one_session() {
+        let gate = gate(true);
+        let a = control("a");
+        let (first, second) = (gate.answer(&a, false), gate.answer(&a, false));
+        assert!(gate.enter(first.expect("none is here"), a.host_id));
+        assert!(!gate.enter(second.expect("none is here"), a.host_id));
+    }
+
+    #[test]
+    fn who_does_not_belong_is_told_why() {
+        let mut other_run = control("a");
+        other_run.run_id = RunId([2; 16]);
+        let mut rank = control("a");
+        rank.role = Role::Rank { rank: flodl_wire::Rank(0), incarnation: flodl_wire::Incarnation(1) };
+        let mut nobody = control("a");
+        nobody.role = Role::Relay { rank_count: 0 };
+        let cases = [(other_run, "asked for run 0202"), (rank, "relay of their host"), (nobody, "at least one rank")];
+        for (hello, part) in cases {
+            let why = gate(true).answer(&hello, false).expect_err(part);
+            assert!(why.contains(part), "{why}");
+        }
+        assert!(gate(false).answer(&control("a"), false).expect_err("no relays").contains("flodl serve"));
+        assert!(gate(false).answer(&control("a"), true).is_ok(), "its own relay");
+    }
+}
