@@ -1,0 +1,40 @@
+//! The one place where the wire's ranges and the scheduler's spans become each other.
+
+use flodl_elche::Span;
+use flodl_wire::Range;
+
+/// A range of the wire as a span. A hostile range whose end lies before its start becomes an empty span.
+#[must_use]
+pub fn span(range: Range) -> Span {
+    Span::new(range.start, range.end.max(range.start))
+}
+
+/// A span as a range of the wire.
+#[must_use]
+pub fn range(span: Span) -> Range {
+    Range { start: span.start, end: span.end }
+}
+
+/// [`range`] of each.
+#[must_use]
+pub fn ranges(spans: &[Span]) -> Vec<Range> {
+    spans.iter().copied().map(range).collect()
+}
+
+/// [`span`] of each.
+#[must_use]
+pub fn spans(ranges: &[Range]) -> Vec<Span> {
+    ranges.iter().copied().map(span).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        let list = [Range { start: 3, end: 9 }, Range { start: 0, end: 0 }];
+        assert_eq!(ranges(&spans(&list)), list);
+        assert!(span(Range { start: 9, end: 3 }).is_empty());
+    }
+}

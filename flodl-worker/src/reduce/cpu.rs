@@ -1,0 +1,213 @@
+//! The CPU back end of a rank: one snapshot, one result.
+
+use super::flat::{Flat, Gather, LayoutMismatch, ManifestError, Map, Scatter};
+use crate::session::Violation;
+use crate::trainee::{Fault, Trainee};
+use bytes::Bytes;
+use flodl_cpureduce::{
+    ChunkSpec, Digest, DivergenceMeter, Layout, Mass, Section, contribution_chunk, integer_chunk, kernel,
+};
+use flodl_wire::message::Data;
+use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
+use flodl_wire::message::join::{LayoutSizes, TensorSpec};
+use flodl_wire::{Round, Version};
+use thiserror::Error;
+
+/// Why tensors could not be copied.
+#[derive(Debug, Error)]
+pub enum ReduceError {
+    /// The model's own error.
+    #[error("{0}")]
+    Model(Fault),
+    /// What it lends is not what its manifest says.
+    #[error(transparent)]
+    Mismatch(#[from] LayoutMismatch),
+}
+
+/// What a whole result was found to be as it passed. Norms are over the parameters.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// xxh3 over the chunks in order.
+    pub digest: u64,
+    /// |theta - average| / |average|, theta being the snapshot.
+    pub divergence: f64,
+    /// |theta|.
+    pub pre_norm: f64,
+    /// |average|.
+    pub post_norm: f64,
+}
+
+/// A round's result as far as it has come.
+#[derive(Debug)]
+struct Incoming {
+    round: Round,
+    next: u32,
+    digest: Digest,
+    meter: DivergenceMeter,
+}
+
+/// Sends and receives the model in the chunks of a round.
+#[derive(Debug)]
+pub struct CpuReduce {
+    map: Map,
+    snapshot: Flat,
+    result: Vec<u8>,
+    incoming: Option<Incoming>,
+    /// Chunks that were of no open round.
+    stray: u64,
+}
+
+impl CpuReduce {
+    /// Room for a model of that manifest.
+    ///
+    /// # Errors
+    /// A manifest that cannot be averaged.
+    pub fn new(manifest: &[TensorSpec]) -> Result<CpuReduce, ManifestError> {
+        let map = Map::new(manifest)?;
+        let bytes = usize::try_from(map.layout.total_bytes()).unwrap_or(usize::MAX);
+        Ok(CpuReduce { snapshot: Flat::zeros(&map), result: vec![0; bytes], incoming: None, stray: 0, map })
+    }
+
+    /// The model's sizes.
+    #[must_use]
+    pub fn sizes(&self) -> LayoutSizes {
+        self.map.sizes
+    }
+
+    /// How it is cut into chunks.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.map.layout
+    }
+
+    /// Result chunks that belonged to no open round and were dropped.
+    #[must_use]
+    pub fn stray_chunks(&self) -> u64 {
+        self.stray
+    }
+
+    /// Copies the replica out and opens `round` for its result. Answers whether every float is finite.
+    ///
+    /// # Errors
+    /// The model's own, or that it lends other tensors than it named.
+    pub fn snapshot<T: Trainee + ?Sized>(&mut self, trainee: &T, round: Round) -> Result<bool, ReduceError> {
+        self.gather(trainee)?;
+        self.incoming = Some(Incoming { round, next: 0, digest: Digest::new(), meter: DivergenceMeter::default() });
+        Ok(self.snapshot.floats.iter().all(|value| value.is_finite()))
+    }
+
+    fn gather<T: Trainee + ?Sized>(&mut self, trainee: &T) -> Result<(), ReduceError> {
+        let mut gather = Gather::new(&self.map, &mut self.snapshot);
+        trainee.read_tensors(&mut gather).map_err(ReduceError::Model)?;
+        Ok(gather.finish()?)
+    }
+
+    /// Chunk `chunk` of the snapshot's contribution: parameters times `mass`, buffers and integers as they are. `Absent` where
+    /// scaling carries a value past the largest float: nothing comes after that. `None` past the last chunk.
+    #[must_use]
+    pub fn contribution(&self, round: Round, base: Version, mass: f64, chunk: u32) -> Option<Data> {
+        let spec = self.map.layout.chunk(chunk)?;
+        let Some((mass, bytes)) = self.scaled(&spec, mass) else {
+            return Some(Data::Absent { round, from_chunk: chunk, why: AbsentWhy::NonFinite });
+        };
+        let (mass, codec) = (mass.value(), Codec::Exact);
+        Some(Data::Contribution(Chunk { round, version: base, chunk, mass, codec, bytes }))
+    }
+
+    fn scaled(&self, spec: &ChunkSpec, mass: f64) -> Option<(Mass, Bytes)> {
+        let at = self.map.elements(spec);
+        let (mass, (bytes, finite)) = match spec.section {
+            Section::Parameters => {
+                let mass = Mass::new(mass).ok()?;
+                (mass, contribution_chunk(&self.snapshot.floats[at], mass))
+            }
+            Section::Buffers => (Mass::ONE, contribution_chunk(&self.snapshot.floats[at], Mass::ONE)),
+            Section::Integers => (Mass::ONE, (integer_chunk(&self.snapshot.integers[at]), true)),
+        };
+        finite.then_some((mass, bytes))
+    }
+
+    /// Takes the next chunk of the result. Answers how many are here, and what was measured once all are; `None` where the
+    /// chunk is of another round than the open one, which happens when a round is over for this rank, and is counted.
+    ///
+    /// # Errors
+    /// A chunk of the open round that is not the next one or has another length than the layout says.
+    pub fn receive(&mut self, chunk: &Chunk) -> Result<Option<(u32, Option<Measured>)>, Violation> {
+        let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.round == chunk.round) else {
+            self.stray += 1;
+            return Ok(None);
+        };
+        let violation = |problem| Violation::Result { round: chunk.round, chunk: chunk.chunk, problem };
+        if chunk.chunk != incoming.next {
+            return Err(violation("is not the next one"));
+        }
+        let spec = self.map.layout.chunk(chunk.chunk).ok_or_else(|| violation("is past the model's end"))?;
+        let Codec::Exact = chunk.codec;
+        if chunk.bytes.len() as u64 != u64::from(spec.bytes) {
+            return Err(violation("has another length than the model's layout says"));
+        }
+        let start = usize::try_from(spec.byte_offset).unwrap_or(usize::MAX);
+        self.result[start..start + chunk.bytes.len()].copy_from_slice(&chunk.bytes);
+        incoming.digest.update(&chunk.bytes);
+        if spec.section == Section::Parameters {
+            let theta = &self.snapshot.floats[self.map.elements(&spec)];
+            incoming.meter.add(theta, &chunk.bytes).map_err(|_| violation("is cut within a number"))?;
+        }
+        incoming.next += 1;
+        let here = incoming.next;
+        let measured = (here == self.map.layout.chunks()).then(|| self.measure());
+        Ok(Some((here, measured.flatten())))
+    }
+
+    fn measure(&self) -> Option<Measured> {
+        let incoming = self.incoming.as_ref()?;
+        let parameters = usize::try_from(self.map.sizes.parameters).unwrap_or(usize::MAX);
+        let squares = self.snapshot.floats[..parameters].iter().map(|&value| f64::from(value) * f64::from(value));
+        Some(Measured {
+            digest: incoming.digest.finish(),
+            divergence: incoming.meter.divergence(),
+            pre_norm: squares.sum::<f64>().sqrt(),
+            post_norm: incoming.meter.average_norm(),
+        })
+    }
+
+    /// The round is over and its result is not wanted.
+    pub fn forget(&mut self) {
+        self.incoming = None;
+    }
+
+    /// Overwrites the replica with the round's whole result, and answers with the digest of the replica read back.
+    ///
+    /// # Errors
+    /// The model's own, or that it lends other tensors than it named.
+    pub fn apply<T: Trainee + ?Sized>(&mut self, trainee: &mut T) -> Result<u64, ReduceError> {
+        let mut scatter = Scatter::new(&self.map, &self.result);
+        trainee.write_tensors(&mut scatter).map_err(ReduceError::Model)?;
+        scatter.finish()?;
+        self.incoming = None;
+        self.replica_digest(trainee)
+    }
+
+    /// xxh3 of the live tensors, over the bytes that they would be sent as with mass 1: a replica that holds exactly a
+    /// consensus has the consensus's digest. Overwrites the snapshot.
+    ///
+    /// # Errors
+    /// The model's own, or that it lends other tensors than it named.
+    pub fn replica_digest<T: Trainee + ?Sized>(&mut self, trainee: &T) -> Result<u64, ReduceError> {
+        self.gather(trainee)?;
+        let mut digest = Digest::new();
+        let mut room = Vec::new();
+        for spec in self.map.layout.iter() {
+            let at = self.map.elements(&spec);
+            match spec.section {
+                Section::Integers => digest.update(&integer_chunk(&self.snapshot.integers[at])),
+                Section::Parameters | Section::Buffers => {
+                    room.resize(4 * at.len(), 0);
+                    kernel::scale_copy_check(&self.snapshot.floats[at], 1.0, &mut room);
+                    digest.update(&room);
+                }
+            }
+        }
+        Ok(digest.finish())
+    }
+}

@@ -1,0 +1,266 @@
+//! The flattened model: all tensors of a section back to back, sections in order.
+
+use crate::trainee::{TensorMut, TensorReader, TensorRef, TensorWriter};
+use core::ops::Range;
+use flodl_cpureduce::{ChunkSpec, Layout, LayoutError, kernel};
+use flodl_wire::message::join::{LayoutSizes, Section, TensorSpec};
+use std::collections::BTreeSet;
+use thiserror::Error;
+
+/// Why a manifest cannot be averaged.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ManifestError {
+    /// Two tensors of one name.
+    #[error("the model names two tensors \"{name}\": give every tensor its own name")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A shape whose product is no number of elements.
+    #[error("tensor \"{name}\" has the impossible shape {shape:?}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        shape: Vec<u64>,
+    },
+    /// No parameters at all.
+    #[error("the model has no parameters: its manifest must name at least one tensor in the section Parameters")]
+    Empty,
+    /// More than can be averaged.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
+/// Why what a model lends does not fit its own manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LayoutMismatch {
+    /// Another number of tensors.
+    #[error("the model lends {got} tensors, its manifest names {expected}")]
+    Count {
+        /// What the manifest names.
+        expected: usize,
+        /// What was lent.
+        got: usize,
+    },
+    /// A tensor of another kind or length.
+    #[error("the model lends {got} for tensor \"{name}\", its manifest says {expected}")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// What the manifest says ("6 f32 values").
+        expected: String,
+        /// What was lent.
+        got: String,
+    },
+}
+
+/// Where a tensor lies among the floats or among the integers.
+#[derive(Clone, Debug)]
+struct Place {
+    name: String,
+    integers: bool,
+    at: Range<usize>,
+}
+
+impl Place {
+    fn describe(integers: bool, len: usize) -> String {
+        format!("{len} {} values", if integers { "i64" } else { "f32" })
+    }
+
+    fn mismatch(&self, integers: bool, len: usize) -> Option<LayoutMismatch> {
+        (self.integers != integers || self.at.len() != len).then(|| LayoutMismatch::Tensor {
+            name: self.name.clone(),
+            expected: Place::describe(self.integers, self.at.len()),
+            got: Place::describe(integers, len),
+        })
+    }
+}
+
+/// Where every tensor of a manifest lies in the flattened model.
+#[derive(Clone, Debug)]
+pub(super) struct Map {
+    places: Vec<Place>,
+    pub(super) layout: Layout,
+    pub(super) sizes: LayoutSizes,
+}
+
+impl Map {
+    pub(super) fn new(manifest: &[TensorSpec]) -> Result<Map, ManifestError> {
+        let mut names = BTreeSet::new();
+        for spec in manifest {
+            if !names.insert(&spec.name) {
+                return Err(ManifestError::Name { name: spec.name.clone() });
+            }
+        }
+        let of = |section| {
+            manifest.iter().filter(move |spec| spec.section == section).try_fold(0u64, |sum, spec| {
+                let shape = || ManifestError::Shape { name: spec.name.clone(), shape: spec.shape.clone() };
+                spec.elements().and_then(|elements| sum.checked_add(elements)).ok_or_else(shape)
+            })
+        };
+        let sizes = LayoutSizes {
+            parameters: of(Section::Parameters)?,
+            buffers: of(Section::Buffers)?,
+            integers: of(Section::Integers)?,
+        };
+        if sizes.parameters == 0 {
+            return Err(ManifestError::Empty);
+        }
+        let layout = Layout::new(sizes.parameters, sizes.buffers, sizes.integers)?;
+        Ok(Map { places: places(manifest, sizes), layout, sizes })
+    }
+
+    /// Elements among the floats.
+    pub(super) fn floats(&self) -> usize {
+        index(self.sizes.parameters + self.sizes.buffers)
+    }
+
+    /// Where a chunk lies among the floats or among the integers.
+    pub(super) fn elements(&self, chunk: &ChunkSpec) -> Range<usize> {
+        let before = match chunk.section {
+            flodl_cpureduce::Section::Buffers => self.sizes.parameters,
+            _ => 0,
+        };
+        let start = index(before + chunk.first_element);
+        start..start + index(u64::from(chunk.elements))
+    }
+}
+
+/// A layout is at most 256 GiB, so its numbers fit where such a model fits.
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn places(manifest: &[TensorSpec], sizes: LayoutSizes) -> Vec<Place> {
+    let mut next = [0, sizes.parameters, 0];
+    let mut place = |spec: &TensorSpec| {
+        let elements = spec.elements().unwrap_or(0);
+        let cursor = &mut next[match spec.section {
+            Section::Parameters => 0,
+            Section::Buffers => 1,
+            Section::Integers => 2,
+        }];
+        let start = *cursor;
+        *cursor += elements;
+        let integers = spec.section == Section::Integers;
+        Place { name: spec.name.clone(), integers, at: index(start)..index(start + elements) }
+    };
+    manifest.iter().map(&mut place).collect()
+}
+
+/// The numbers of a flattened model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Flat {
+    /// Parameters, then buffers.
+    pub(super) floats: Vec<f32>,
+    pub(super) integers: Vec<i64>,
+}
+
+impl Flat {
+    pub(super) fn zeros(map: &Map) -> Flat {
+        Flat { floats: vec![0.0; map.floats()], integers: vec![0; index(map.sizes.integers)] }
+    }
+}
+
+/// Which tensor comes next, and the first that did not fit.
+struct Cursor<'a> {
+    map: &'a Map,
+    next: usize,
+    problem: Option<LayoutMismatch>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(map: &'a Map) -> Cursor<'a> {
+        Cursor { map, next: 0, problem: None }
+    }
+
+    /// The place of the tensor that is lent now, if it fits.
+    fn place(&mut self, integers: bool, len: usize) -> Option<Range<usize>> {
+        let place = self.map.places.get(self.next);
+        self.next += 1;
+        let place = place?;
+        match place.mismatch(integers, len) {
+            None => Some(place.at.clone()),
+            Some(problem) => {
+                self.problem.get_or_insert(problem);
+                None
+            }
+        }
+    }
+
+    fn finish(self) -> Result<(), LayoutMismatch> {
+        match self.problem {
+            Some(problem) => Err(problem),
+            None if self.next == self.map.places.len() => Ok(()),
+            None => Err(LayoutMismatch::Count { expected: self.map.places.len(), got: self.next }),
+        }
+    }
+}
+
+/// Copies lent tensors into a [`Flat`].
+pub(super) struct Gather<'a> {
+    cursor: Cursor<'a>,
+    into: &'a mut Flat,
+}
+
+impl<'a> Gather<'a> {
+    pub(super) fn new(map: &'a Map, into: &'a mut Flat) -> Gather<'a> {
+        Gather { cursor: Cursor::new(map), into }
+    }
+
+    pub(super) fn finish(self) -> Result<(), LayoutMismatch> {
+        self.cursor.finish()
+    }
+}
+
+impl TensorReader for Gather<'_> {
+    fn read(&mut self, tensor: TensorRef<'_>) {
+        match tensor {
+            TensorRef::F32(values) => {
+                if let Some(at) = self.cursor.place(false, values.len()) {
+                    self.into.floats[at].copy_from_slice(values);
+                }
+            }
+            TensorRef::I64(values) => {
+                if let Some(at) = self.cursor.place(true, values.len()) {
+                    self.into.integers[at].copy_from_slice(values);
+                }
+            }
+        }
+    }
+}
+
+/// Copies a result's bytes into lent tensors.
+pub(super) struct Scatter<'a> {
+    cursor: Cursor<'a>,
+    bytes: &'a [u8],
+}
+
+impl<'a> Scatter<'a> {
+    pub(super) fn new(map: &'a Map, bytes: &'a [u8]) -> Scatter<'a> {
+        Scatter { cursor: Cursor::new(map), bytes }
+    }
+
+    pub(super) fn finish(self) -> Result<(), LayoutMismatch> {
+        self.cursor.finish()
+    }
+}
+
+impl TensorWriter for Scatter<'_> {
+    fn write(&mut self, tensor: TensorMut<'_>) {
+        match tensor {
+            TensorMut::F32(values) => {
+                if let Some(at) = self.cursor.place(false, values.len()) {
+                    kernel::read_f32(&self.bytes[4 * at.start..4 * at.end], values);
+                }
+            }
+            TensorMut::I64(values) => {
+                if let Some(at) = self.cursor.place(true, values.len()) {
+                    let floats = 4 * self.cursor.map.floats();
+                    kernel::read_i64(&self.bytes[floats + 8 * at.start..floats + 8 * at.end], values);
+                }
+            }
+        }
+    }
+}

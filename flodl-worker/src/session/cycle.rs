@@ -1,0 +1,164 @@
+//! The cycle of a round over the CPU: snapshot, contribute, receive, answer, apply.
+
+use super::error::{Failure, Violation};
+use super::message::{Contribution, Output, ResultWhole, SnapshotTaken};
+use super::round::{NON_FINITE_ROUNDS_MAX, OpenRound};
+use super::{Session, State};
+use core::time::Duration;
+use flodl_wire::message::Report;
+use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome};
+use flodl_wire::{Round, Time};
+
+impl Session {
+    pub(super) fn open_round(&mut self, round: Round, roster: &[RosterEntry], now: Time) -> Result<(), Violation> {
+        self.admitted_run("RequestParams")?;
+        if let Some(last) = self.newest.round.filter(|&last| last >= round) {
+            return Err(Violation::RoundOrder { got: round, last });
+        }
+        if !matches!(self.state, State::Idle | State::Window(_)) {
+            return Err(self.unexpected("RequestParams"));
+        }
+        self.newest.round = Some(round);
+        let mine = |entry: &&RosterEntry| (entry.rank, entry.incarnation) == (self.me.rank, self.me.incarnation);
+        let Some(part) = roster.iter().find(mine).map(|entry| entry.part) else { return Ok(()) };
+        // Told to stop in mid-window: the report comes first.
+        if let State::Window(window) = std::mem::replace(&mut self.state, State::Idle) {
+            self.close_window(*window, now);
+        }
+        self.outputs.push_back(Output::Snapshot { round });
+        self.state = State::Snapshotting(OpenRound::new(round, part, now.since(self.marks.window_end)));
+        Ok(())
+    }
+
+    pub(super) fn snapshot_taken(&mut self, taken: SnapshotTaken) -> Result<(), Failure> {
+        let State::Snapshotting(mut open) = std::mem::replace(&mut self.state, State::Idle) else { return Ok(()) };
+        self.count_non_finite(open.part, taken.finite)?;
+        let what = self.ledger.contribution(open.part, taken.finite);
+        open.finite = taken.finite;
+        open.copied = taken.took;
+        open.contributed = matches!(what, Contribution::Chunks { .. });
+        let (round, base) = (open.round, self.ledger.consensus.unwrap_or_default());
+        let (steps, ranges) = (self.ledger.steps, self.ledger.ranges.clone());
+        self.report(Report::SnapshotReady { round, steps, ranges });
+        self.outputs.push_back(Output::Contribute { round, base, what });
+        self.state = State::Contributing(open);
+        Ok(())
+    }
+
+    fn count_non_finite(&mut self, part: Part, finite: bool) -> Result<(), Failure> {
+        // Whoever only receives is about to be overwritten, whatever it holds.
+        if finite || part == Part::Receive {
+            self.ledger.non_finite_rounds = 0;
+            return Ok(());
+        }
+        self.ledger.non_finite_rounds += 1;
+        match self.ledger.non_finite_rounds {
+            rounds @ NON_FINITE_ROUNDS_MAX.. => Err(Failure::NonFinite { rounds }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn contributed(&mut self, round: Round, took: Duration, now: Time) {
+        if let State::Contributing(open) = &mut self.state
+            && open.round == round
+        {
+            open.copied += took;
+            let whole = open.result.is_some();
+            self.state = State::Receiving(open.clone(), now);
+            if whole {
+                self.acknowledge();
+            }
+        }
+    }
+
+    pub(super) fn result_grew(&mut self, round: Round, chunks: u32, now: Time) {
+        if let Some(open) = self.state.round_mut().filter(|open| open.round == round) {
+            open.chunks = chunks;
+        }
+        if let State::Receiving(open, last) = &mut self.state
+            && open.round == round
+        {
+            *last = now;
+        }
+    }
+
+    /// The whole result counts where the round was not answered as incomplete before.
+    pub(super) fn result_whole(&mut self, result: ResultWhole) {
+        match &mut self.state {
+            State::Snapshotting(open) | State::Contributing(open) if open.round == result.round => {
+                open.result = Some(result);
+            }
+            State::Receiving(open, _) if open.round == result.round => {
+                open.result = Some(result);
+                self.acknowledge();
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers the round with what has come of its result.
+    pub(super) fn acknowledge(&mut self) {
+        if let State::Receiving(open, _) = std::mem::replace(&mut self.state, State::Idle) {
+            self.report(Report::SyncAck(open.ack()));
+            self.state = State::Acked(open);
+        }
+    }
+
+    pub(super) fn round_done(&mut self, round: Round, outcome: RoundOutcome, next: Next) -> Result<(), Violation> {
+        self.admitted_run("RoundDone")?;
+        if let (RoundOutcome::Committed { version: got }, Some(held)) = (outcome, self.ledger.consensus)
+            && got <= held
+        {
+            return Err(Violation::VersionOrder { got, held });
+        }
+        self.newest.last |= next == Next::Final;
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Receiving(open, _) | State::Acked(open) if open.round == round => self.settle(&open, outcome),
+            other @ (State::Idle | State::Window(_)) if self.newest.round == Some(round) => {
+                // A round without this rank: what the replica comes from is the consensus no more.
+                self.state = other;
+                if matches!(outcome, RoundOutcome::Committed { .. }) {
+                    self.ledger.left_out();
+                }
+            }
+            other => {
+                self.state = other;
+                let open = self.state.round_mut().map(|open| open.round);
+                return Err(Violation::OtherRound { got: round, open });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the end of a round that this rank took part in means for its replica.
+    fn settle(&mut self, open: &OpenRound, outcome: RoundOutcome) {
+        let whole = open.result.is_some();
+        let apply = match (outcome, self.ledger.consensus) {
+            (RoundOutcome::Committed { version }, _) if whole => Some(version),
+            (RoundOutcome::Committed { .. }, _) => {
+                self.ledger.missed();
+                None
+            }
+            // Nothing was folded, so the result is the consensus that was in force: what a broken replica needs.
+            (RoundOutcome::Nothing, Some(held)) if whole && !open.finite => Some(held),
+            (RoundOutcome::Nothing, _) => {
+                self.ledger.kept();
+                None
+            }
+        };
+        match apply {
+            Some(version) => {
+                self.outputs.push_back(Output::Apply { round: open.round, reset_optimizer: !open.finite });
+                self.state = State::Applying(version);
+            }
+            None => self.outputs.push_back(Output::Forget { round: open.round }),
+        }
+    }
+
+    pub(super) fn applied(&mut self, digest: u64) {
+        if let State::Applying(version) = self.state {
+            self.ledger.applied(version, digest);
+            self.state = State::Idle;
+        }
+    }
+}

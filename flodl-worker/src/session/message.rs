@@ -1,0 +1,188 @@
+//! What goes into a session and what comes out of it.
+
+use super::error::{Failure, Lost};
+use crate::trainee::StepOutcome;
+use core::time::Duration;
+use flodl_wire::message::data::AbsentWhy;
+use flodl_wire::message::report::Evaluation;
+use flodl_wire::message::{Control, Report};
+use flodl_wire::{Epoch, Range, Round, Version, WindowId};
+
+/// What a session is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A message from the coordinator, decoded.
+    Control(Control),
+    /// Any sign of life from the relay, on either connection, at that time.
+    Heard,
+    /// The connection is gone.
+    Lost(Lost),
+    /// A deadline ([`Session::next_deadline`](super::Session::next_deadline)) may have passed. To be given only when
+    /// everything that had arrived by then was given before.
+    Tick,
+    /// [`Output::Train`] is done.
+    Trained(Trained),
+    /// [`Output::Snapshot`] is done.
+    SnapshotTaken(SnapshotTaken),
+    /// [`Output::Contribute`] is done: its last message is handed over.
+    Contributed {
+        /// The round.
+        round: Round,
+        /// Spent copying and sending.
+        took: Duration,
+    },
+    /// More of a round's result is here.
+    ResultGrew {
+        /// The round.
+        round: Round,
+        /// Chunks that are here by now, all from the first on.
+        chunks: u32,
+    },
+    /// A round's whole result is here.
+    ResultWhole(ResultWhole),
+    /// [`Output::Apply`] is done.
+    Applied {
+        /// xxh3 of the live tensors, read back.
+        digest: u64,
+    },
+    /// [`Output::Evaluate`] is done.
+    Evaluated {
+        /// Which evaluation.
+        schedule: u64,
+        /// What came of it; an error is a sentence.
+        outcome: Result<Evaluation, String>,
+    },
+    /// [`Output::Digest`] is done.
+    Digested {
+        /// xxh3 of the live tensors.
+        digest: u64,
+    },
+    /// An order could not be carried out; the rank ends.
+    Failed(Failure),
+}
+
+/// A batch is trained.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// What the step came to.
+    pub outcome: StepOutcome,
+    /// The learning rate it took.
+    pub lr: f64,
+    /// How much of the batch's time was waiting for data.
+    pub data_wait: Duration,
+}
+
+/// A snapshot is taken.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct SnapshotTaken {
+    /// The round it is for.
+    pub round: Round,
+    /// Whether every float of it is finite.
+    pub finite: bool,
+    /// Spent on it.
+    pub took: Duration,
+}
+
+/// A round's whole result is here, and what was measured as it passed.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct ResultWhole {
+    /// The round.
+    pub round: Round,
+    /// xxh3 over its chunks in order.
+    pub digest: u64,
+    /// |theta - average| / |average| over the parameters, theta being the snapshot.
+    pub divergence: f64,
+    /// |theta| over the parameters.
+    pub pre_norm: f64,
+    /// |average| over the parameters.
+    pub post_norm: f64,
+}
+
+/// What a session wants. Orders (everything but `Report`, `Forget` and `End`) come one at a time: the next one only after
+/// the answer to the last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send this on the control connection.
+    Report(Report),
+    /// Train a batch; answer [`Input::Trained`].
+    Train(BatchOrder),
+    /// Copy the tensors out; answer [`Input::SnapshotTaken`]. From here on result chunks of that round are welcome.
+    Snapshot {
+        /// The round it is for.
+        round: Round,
+    },
+    /// Send the contribution on the data connection; answer [`Input::Contributed`].
+    Contribute {
+        /// The round.
+        round: Round,
+        /// The consensus that the replica started from (version 0 where it has none).
+        base: Version,
+        /// What to send.
+        what: Contribution,
+    },
+    /// Overwrite the replica with the round's result and read it back; answer [`Input::Applied`].
+    Apply {
+        /// The round.
+        round: Round,
+        /// The replica was not finite: optimizer state that is not must be reset.
+        reset_optimizer: bool,
+    },
+    /// The round is over and its result is not wanted.
+    Forget {
+        /// The round.
+        round: Round,
+    },
+    /// Evaluate the replica on the test split; answer [`Input::Evaluated`].
+    Evaluate {
+        /// Which evaluation.
+        schedule: u64,
+    },
+    /// Take the digest of the live tensors; answer [`Input::Digested`].
+    Digest,
+    /// This rank's life is over. Nothing comes after it.
+    End(End),
+}
+
+/// One batch to train.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchOrder {
+    /// The window it is part of.
+    pub window: WindowId,
+    /// The epoch that `positions` are of.
+    pub epoch: Epoch,
+    /// The positions, in order; together at least one and at most a batch.
+    pub positions: Vec<Range>,
+    /// Where it stands on the learning-rate schedule: batches of all ranks before it.
+    pub lr_position: u64,
+}
+
+/// What a rank gives to a round.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum Contribution {
+    /// All its chunks, the parameters multiplied by this mass, buffers and integers by 1.
+    Chunks {
+        /// The mass, above 0.
+        mass: f64,
+    },
+    /// Nothing, and why.
+    Absent(AbsentWhy),
+}
+
+/// How a rank's life ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// The run is over.
+    Finished {
+        /// The consensus held, if any.
+        version: Option<Version>,
+    },
+    /// The run ended before its time, and what there was got saved.
+    Stopped {
+        /// Why.
+        why: String,
+        /// The consensus held, if any.
+        version: Option<Version>,
+    },
+    /// It could not go on.
+    Failed(Failure),
+}

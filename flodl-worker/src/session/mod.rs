@@ -1,0 +1,412 @@
+//! A rank's side of the protocol, without IO: what it is told goes in, what it wants done comes out.
+//!
+//! ```text
+//!            Admitted             Window                 lease, budget, RequestParams
+//!  Forming -----------> Idle --------------> Training ------------------------------> Idle
+//!                        |  ^                                                          (WindowReport)
+//!          RequestParams |  | RoundDone, applied
+//!                        v  |
+//!        Snapshotting -> Contributing -> Receiving -> Acked -> Applying
+//! ```
+//!
+//! A [`Session`] knows positions, steps, rounds and versions; tensors are somebody else's ([`reduce`](crate::reduce)), and so
+//! is the time, which is an argument. Whoever drives it gives one [`Input`], then takes every [`Output`] until there is none.
+//! Orders (train this batch, take a snapshot, ...) come one at a time, and what the coordinator says while an order is out
+//! waits until its answer, in order of arrival. So each message meets the rank at a batch boundary, in a state that the
+//! picture above names.
+
+mod checks;
+mod cycle;
+mod error;
+mod message;
+mod round;
+#[cfg(test)]
+mod tests;
+mod training;
+mod window;
+
+pub use error::{Failure, Lost, Violation};
+pub use message::{BatchOrder, Contribution, End, Input, Output, ResultWhole, SnapshotTaken, Trained};
+
+use core::time::Duration;
+use flodl_wire::message::join::{Ready, RunConfig, TensorSpec};
+use flodl_wire::message::report::Evaluation;
+use flodl_wire::message::{Control, Report};
+use flodl_wire::{Incarnation, Rank, Round, Time, Version, WindowId, limits};
+use round::{Ledger, OpenRound};
+use std::collections::VecDeque;
+use window::OpenWindow;
+
+/// Messages that may wait while one order is out; more than a sane coordinator ever sends.
+const BACKLOG_MAX: usize = 256;
+
+/// Who a rank is and what it brings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Identity {
+    /// Its rank.
+    pub rank: Rank,
+    /// Which of its lives this is.
+    pub incarnation: Incarnation,
+    /// What it says first.
+    pub ready: Ready,
+    /// The list behind the manifest digest in `ready`.
+    pub manifest: Vec<TensorSpec>,
+}
+
+/// What a rank is doing. A state with an order out is *busy*.
+#[derive(Clone, Debug)]
+enum State {
+    Forming,
+    Idle,
+    /// Between two batches.
+    Window(Box<OpenWindow>),
+    /// Busy: a batch is out.
+    Training(Box<OpenWindow>, BatchOrder),
+    /// Busy: the snapshot is out.
+    Snapshotting(OpenRound),
+    /// Busy: the contribution is out.
+    Contributing(OpenRound),
+    /// Waits for the result; the last of it came at that time.
+    Receiving(OpenRound, Time),
+    /// Has answered; waits for the round's end.
+    Acked(OpenRound),
+    /// Busy: the result is being applied.
+    Applying(Version),
+    /// Busy: an evaluation is out.
+    Evaluating,
+    /// Busy: the last digest is out.
+    Ending(Box<End>),
+    Ended,
+}
+
+impl State {
+    fn busy(&self) -> bool {
+        use State::{Applying, Contributing, Ending, Evaluating, Snapshotting, Training};
+        matches!(self, Training(..) | Snapshotting(_) | Contributing(_) | Applying(_) | Evaluating | Ending(_))
+    }
+
+    /// For people: "this rank ...".
+    fn name(&self) -> &'static str {
+        match self {
+            State::Forming => "was not admitted yet",
+            State::Idle => "had nothing to do",
+            State::Window(_) | State::Training(..) => "was training",
+            State::Snapshotting(_) | State::Contributing(_) => "was contributing to a round",
+            State::Receiving(..) => "was receiving a round's result",
+            State::Acked(_) | State::Applying(_) => "waited for a round's end",
+            State::Evaluating => "was evaluating",
+            State::Ending(_) | State::Ended => "was ending",
+        }
+    }
+
+    /// The round that is open here.
+    fn round_mut(&mut self) -> Option<&mut OpenRound> {
+        match self {
+            State::Snapshotting(round)
+            | State::Contributing(round)
+            | State::Receiving(round, _)
+            | State::Acked(round) => Some(round),
+            _ => None,
+        }
+    }
+}
+
+/// What waits for the answer to an order.
+#[derive(Clone, Debug)]
+enum Waiting {
+    Control(Control),
+    Lost(Lost),
+}
+
+/// When things happened that figures are counted from.
+#[derive(Copy, Clone, Debug)]
+struct Marks {
+    /// The last sign of life from the relay.
+    heard: Time,
+    /// The end of the last batch (or the admission).
+    last_batch_end: Time,
+    /// The end of the last window (or the admission).
+    window_end: Time,
+}
+
+/// The numbers that only grow.
+#[derive(Copy, Clone, Debug, Default)]
+struct Newest {
+    window: Option<WindowId>,
+    round: Option<Round>,
+    /// No more windows: the final consensus was announced.
+    last: bool,
+}
+
+/// One rank's session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    me: Identity,
+    patience: Duration,
+    run: Option<RunConfig>,
+    state: State,
+    ledger: Ledger,
+    newest: Newest,
+    marks: Marks,
+    waiting: VecDeque<Waiting>,
+    evaluations: VecDeque<u64>,
+    outputs: VecDeque<Output>,
+}
+
+impl Session {
+    /// The session of a rank whose handshakes are done; its first output is `Ready`. `patience` is the one that the
+    /// handshake announced.
+    #[must_use]
+    pub fn new(me: Identity, patience: Duration, now: Time) -> Session {
+        let ready = Output::Report(Report::Ready(Box::new(me.ready.clone())));
+        Session {
+            me,
+            patience,
+            run: None,
+            state: State::Forming,
+            ledger: Ledger::default(),
+            newest: Newest::default(),
+            marks: Marks { heard: now, last_batch_end: now, window_end: now },
+            waiting: VecDeque::new(),
+            evaluations: VecDeque::new(),
+            outputs: VecDeque::from([ready]),
+        }
+    }
+
+    /// Takes one input. All outputs are to be taken ([`poll`](Session::poll)) before the next.
+    pub fn handle(&mut self, input: Input, now: Time) {
+        if matches!(self.state, State::Ended) {
+            return;
+        }
+        if let Err(failure) = self.take(input, now).and_then(|()| self.go_on(now)) {
+            self.fail(failure);
+        }
+    }
+
+    /// The next thing to do, if any.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When to give [`Input::Tick`] unless something else comes first. `None` once the session has ended.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let silence = self.marks.heard.plus(self.patience);
+        match &self.state {
+            State::Ended => None,
+            State::Receiving(_, last) => Some(silence.min(last.plus(self.patience))),
+            _ => Some(silence),
+        }
+    }
+
+    /// The run's settings, once this rank is admitted.
+    #[must_use]
+    pub fn run(&self) -> Option<&RunConfig> {
+        self.run.as_ref()
+    }
+
+    /// Optimizer steps in this life: what a heartbeat tells. One is due every tenth of the patience after `Ready`, from
+    /// where no training step can hold it up, so the session leaves it to its driver.
+    #[must_use]
+    pub fn steps_ever(&self) -> u64 {
+        self.ledger.steps_ever
+    }
+
+    /// The consensus that the replica comes from; `None` until a first one is applied, and after one was missed.
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        self.ledger.consensus
+    }
+
+    /// Whether nothing more will come out of this session.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        matches!(self.state, State::Ended)
+    }
+
+    fn report(&mut self, report: Report) {
+        self.outputs.push_back(Output::Report(report));
+    }
+
+    fn take(&mut self, input: Input, now: Time) -> Result<(), Failure> {
+        match input {
+            Input::Heard => self.marks.heard = self.marks.heard.max(now),
+            Input::Control(message) => {
+                self.marks.heard = self.marks.heard.max(now);
+                self.wait_in_line(Waiting::Control(message))?;
+            }
+            Input::Lost(lost) => self.wait_in_line(Waiting::Lost(lost))?,
+            Input::Tick => self.tick(now)?,
+            Input::Trained(done) => self.trained(&done, now),
+            Input::SnapshotTaken(taken) => self.snapshot_taken(taken)?,
+            Input::Contributed { round, took } => self.contributed(round, took, now),
+            Input::ResultGrew { round, chunks } => self.result_grew(round, chunks, now),
+            Input::ResultWhole(result) => self.result_whole(result),
+            Input::Applied { digest } => self.applied(digest),
+            Input::Evaluated { schedule, outcome } => self.evaluated(schedule, outcome),
+            Input::Digested { digest } => self.digested(digest),
+            Input::Failed(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    fn wait_in_line(&mut self, message: Waiting) -> Result<(), Violation> {
+        if self.waiting.len() >= BACKLOG_MAX {
+            return Err(Violation::TooMany { limit: BACKLOG_MAX });
+        }
+        self.waiting.push_back(message);
+        Ok(())
+    }
+
+    /// While no order is out: obeys what waits, then gives the next order there is.
+    fn go_on(&mut self, now: Time) -> Result<(), Failure> {
+        while !self.state.busy() && !self.ended() {
+            match self.waiting.pop_front() {
+                Some(Waiting::Control(message)) => self.obey(message, now)?,
+                Some(Waiting::Lost(lost)) => return Err(lost.into()),
+                None if !self.next_order(now) => break,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there was anything to do of itself.
+    fn next_order(&mut self, now: Time) -> bool {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Window(mut window) => match window.next_batch() {
+                Some(order) => {
+                    self.outputs.push_back(Output::Train(order.clone()));
+                    self.state = State::Training(window, order);
+                }
+                None => self.close_window(*window, now),
+            },
+            State::Idle => match self.evaluations.pop_front() {
+                Some(schedule) => {
+                    self.outputs.push_back(Output::Evaluate { schedule });
+                    self.state = State::Evaluating;
+                }
+                None => return false,
+            },
+            other => {
+                self.state = other;
+                return false;
+            }
+        }
+        true
+    }
+
+    fn obey(&mut self, message: Control, now: Time) -> Result<(), Failure> {
+        match message {
+            Control::Heartbeat => {}
+            Control::Admit(_) => return Err(Violation::NotForRanks { message: "Admit" }.into()),
+            Control::Admitted(run) => self.admitted(*run, now)?,
+            Control::Refused { why } => return Err(Failure::Refused { why: why.text }),
+            Control::SendManifest => self.send_manifest(),
+            Control::Window(plan) => self.open_window(plan, now)?,
+            Control::ExtendPartition { window, leases } => self.extend_window(window, &leases)?,
+            Control::RequestParams { round, roster } => self.open_round(round, &roster, now)?,
+            Control::RoundDone { round, outcome, next } => self.round_done(round, outcome, next)?,
+            Control::DeclareDead { rank, incarnation, why } => {
+                if (rank, incarnation) == (self.me.rank, self.me.incarnation) {
+                    return Err(Failure::DeclaredDead { why: why.text });
+                }
+            }
+            Control::Fenced { incarnation } => {
+                if incarnation == self.me.incarnation {
+                    return Err(Failure::Fenced { incarnation });
+                }
+            }
+            Control::ExecuteEval { schedule } => {
+                self.admitted_run("ExecuteEval")?;
+                self.evaluations.push_back(schedule);
+            }
+            Control::Shutdown => self.end(End::Finished { version: self.ledger.consensus }, now),
+            Control::ShutdownWithSave { why } => {
+                self.end(End::Stopped { why: why.text, version: self.ledger.consensus }, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn unexpected(&self, message: &'static str) -> Violation {
+        Violation::Unexpected { message, state: self.state.name() }
+    }
+
+    fn admitted_run(&self, message: &'static str) -> Result<&RunConfig, Violation> {
+        self.run.as_ref().ok_or_else(|| self.unexpected(message))
+    }
+
+    fn tick(&mut self, now: Time) -> Result<(), Failure> {
+        if now >= self.marks.heard.plus(self.patience) {
+            return Err(Lost::Silent { patience: self.patience }.into());
+        }
+        let overdue = matches!(&self.state, State::Receiving(_, last) if now >= last.plus(self.patience));
+        if overdue {
+            self.acknowledge();
+        }
+        Ok(())
+    }
+
+    // Formation.
+
+    fn admitted(&mut self, run: RunConfig, now: Time) -> Result<(), Violation> {
+        if !matches!(self.state, State::Forming) {
+            return Err(self.unexpected("Admitted"));
+        }
+        checks::settings(&run, &self.me.ready)?;
+        self.run = Some(run);
+        self.marks.last_batch_end = now;
+        self.marks.window_end = now;
+        self.state = State::Idle;
+        Ok(())
+    }
+
+    fn send_manifest(&mut self) {
+        let parts: Vec<Vec<TensorSpec>> =
+            self.me.manifest.chunks(limits::MANIFEST_PART.max(1)).map(<[TensorSpec]>::to_vec).collect();
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        for (part, tensors) in (0..count).zip(parts) {
+            self.report(Report::Manifest { part, parts: count, tensors });
+        }
+    }
+
+    // The end.
+
+    fn evaluated(&mut self, schedule: u64, outcome: Result<Evaluation, String>) {
+        if matches!(self.state, State::Evaluating) {
+            self.state = State::Idle;
+            self.report(Report::EvalResult { schedule, outcome });
+        }
+    }
+
+    fn end(&mut self, end: End, now: Time) {
+        match std::mem::replace(&mut self.state, State::Ending(Box::new(end))) {
+            State::Window(window) => self.report_window(window.report(), now),
+            // Whoever waits for the round's end never needs its result any more.
+            State::Receiving(round, _) | State::Acked(round) => {
+                self.outputs.push_back(Output::Forget { round: round.round });
+            }
+            _ => {}
+        }
+        self.outputs.push_back(Output::Digest);
+    }
+
+    fn digested(&mut self, digest: u64) {
+        if let State::Ending(end) = std::mem::replace(&mut self.state, State::Ended) {
+            self.report(Report::Finished { version: self.ledger.consensus, replica_digest: digest });
+            self.outputs.push_back(Output::End(*end));
+        }
+    }
+
+    /// Ends at once. The coordinator hears why, unless it is the one that said so or is gone.
+    fn fail(&mut self, failure: Failure) {
+        use Failure::{CoordinatorLost, DeclaredDead, Fenced, Refused};
+        if !matches!(failure, CoordinatorLost(_) | DeclaredDead { .. } | Fenced { .. } | Refused { .. }) {
+            self.report(Report::Failed { error: failure.to_string() });
+        }
+        self.state = State::Ended;
+        self.waiting.clear();
+        self.outputs.push_back(Output::End(End::Failed(failure)));
+    }
+}

@@ -1,0 +1,147 @@
+//! The thread that talks to the relay: it reads, writes and beats its heart whatever the training thread does.
+
+use super::clock::{instant, time_since};
+use super::dial::Links;
+use super::talk::{Shared, Voice, talk};
+use crate::session::Lost;
+use crate::worker::{Event, panic_message};
+use async_channel::{Receiver, Sender, TryRecvError, bounded};
+use async_io::{Timer, block_on};
+use core::cell::Cell;
+use core::convert::Infallible;
+use flodl_wire::Time;
+use flodl_wire::message::{Data, Report};
+use futures_lite::future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+/// Events that wait for the training thread, beside one whole result.
+const EVENTS_MAX: usize = 256;
+
+/// Reports that wait for the connection.
+const REPORTS_MAX: usize = 64;
+
+/// Chunks that wait for the connection: enough to keep it busy while the next ones are made.
+const CHUNKS_MAX: usize = 8;
+
+/// The training thread's end of the connection.
+pub(super) struct IoThread {
+    events: Receiver<Event>,
+    reports: Sender<Report>,
+    data: Sender<Data>,
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+    ended: Receiver<Infallible>,
+    /// The end of the events was made an event.
+    told: Cell<bool>,
+    voice: Voice,
+}
+
+impl IoThread {
+    /// Starts it. `chunks`: how many a result has, so that a whole one always finds room.
+    ///
+    /// # Errors
+    /// The system's, where it gives no thread.
+    pub(super) fn start(links: Links, voice: Voice, chunks: usize) -> std::io::Result<IoThread> {
+        let (event_in, events) = bounded(EVENTS_MAX.saturating_add(chunks));
+        let (reports, report_out) = bounded(REPORTS_MAX);
+        let (data, data_out) = bounded(CHUNKS_MAX);
+        let (alive, ended) = bounded::<Infallible>(1);
+        let shared = Arc::new(Shared::new(time_since(voice.origin)));
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("flodl-io".to_owned()).spawn(move || {
+            let conversation = talk(links, voice, &theirs, &event_in, (report_out, data_out));
+            let lost = match catch_unwind(AssertUnwindSafe(|| block_on(conversation))) {
+                Ok(lost) => lost,
+                Err(payload) => Some(Lost::IoThread { error: panic_message(&*payload) }),
+            };
+            // The training thread may have ended already; then nobody wants to know.
+            lost.map(|lost| event_in.send_blocking(Event::Lost(lost)).is_ok());
+            drop(alive);
+        })?;
+        Ok(IoThread { events, reports, data, shared, thread, ended, told: Cell::new(false), voice })
+    }
+
+    /// Closes when the thread is about to end.
+    pub(super) fn gone(&self) -> Receiver<Infallible> {
+        self.ended.clone()
+    }
+
+    /// When anything last came.
+    pub(super) fn heard(&self) -> Time {
+        self.shared.heard()
+    }
+
+    /// Tells the heartbeat how many steps are done.
+    pub(super) fn set_steps(&self, steps: u64) {
+        self.shared.set_steps(steps);
+    }
+
+    /// The next event that is here already.
+    pub(super) fn try_event(&self) -> Option<Event> {
+        match self.events.try_recv() {
+            Ok(event) => Some(event),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => self.silent_end(),
+        }
+    }
+
+    /// The next event, or `None` at `deadline`.
+    pub(super) fn event_before(&self, deadline: Instant) -> Option<Event> {
+        let event = async { self.events.recv().await.ok().or_else(|| self.silent_end()) };
+        block_on(future::or(event, async {
+            Timer::at(deadline).await;
+            None
+        }))
+    }
+
+    /// A thread that ends without a last event is an event, once.
+    fn silent_end(&self) -> Option<Event> {
+        let error = || "it ended without saying why".to_owned();
+        (!self.told.replace(true)).then(|| Event::Lost(Lost::IoThread { error: error() }))
+    }
+
+    /// Sends a report. The event to handle where that was not possible and no other will say so.
+    pub(super) fn report(&self, report: Report) -> Option<Event> {
+        self.send(&self.reports, report)
+    }
+
+    /// The same for a chunk.
+    pub(super) fn data(&self, data: Data) -> Option<Event> {
+        self.send(&self.data, data)
+    }
+
+    /// Waits for room as long as the relay gives signs of life: another rank's chunk may be what it waits for itself.
+    fn send<M>(&self, channel: &Sender<M>, message: M) -> Option<Event> {
+        // Where the thread has ended, its last event says why.
+        let sent = async { channel.send(message).await.map_or(None, |()| None) };
+        let silence = async {
+            loop {
+                let until = instant(self.voice.origin, self.heard().plus(self.voice.patience));
+                if Instant::now() >= until {
+                    return Some(Event::Lost(Lost::Silent { patience: self.voice.patience }));
+                }
+                Timer::at(until).await;
+            }
+        };
+        block_on(future::or(sent, silence))
+    }
+
+    /// Lets it send what is queued, and waits for its end, at most the patience.
+    pub(super) fn finish(self) {
+        self.reports.close();
+        self.data.close();
+        self.events.close();
+        let ended = async { self.ended.recv().await.is_err() };
+        let late = async {
+            Timer::after(self.voice.patience).await;
+            false
+        };
+        if block_on(future::or(ended, late)) {
+            // A panic in it was caught there and became an event: there is nothing to learn from its result.
+            drop(self.thread.join());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The process around a worker: its environment, its two connections, its threads.
+//!
+//! Training runs on the thread that calls [`run`]; one more thread does all input and output. Between them are bounded
+//! channels: orders and results one way, with room for a whole result, reports and chunks the other.
+
+#![expect(clippy::disallowed_methods, reason = "the shell is where the clock is read")]
+
+mod clock;
+mod dial;
+mod environment;
+mod key;
+mod link;
+mod talk;
+
+pub use dial::DialError;
+pub use environment::{Environment, EnvironmentError, PATIENCE_DEFAULT};
+pub use key::KeyError;
+
+use crate::reduce::ManifestError;
+use crate::session::{End, Failure};
+use crate::trainee::Trainee;
+use crate::worker::{Clock, Event, Job, Turn, Worker};
+use clock::{RealClock, time_since};
+use flodl_wire::Rank;
+use link::IoThread;
+use std::time::Instant;
+use talk::Voice;
+use thiserror::Error;
+
+/// Why there was no training, or why it ended.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// This process was not started as a rank.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// It was not given its keys.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Its model cannot be averaged.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// It cannot reach its relay.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The system gives it no thread.
+    #[error("the system gives no thread for input and output: {0}")]
+    Thread(std::io::Error),
+    /// It was part of the run and could not go on.
+    #[error("{rank}: {failure}")]
+    Ended {
+        /// Who it was.
+        rank: Rank,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// Connects to the relay that `environment` names and trains `job` until the run is over. Answers with the replica and with how
+/// it ended, which is never `Failed`.
+///
+/// # Errors
+/// See [`TrainError`].
+pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T, End), TrainError> {
+    let keys = key::read_keys(environment.key_fd)?;
+    let links = async_io::block_on(dial::dial(environment, keys, note))?;
+    let (rank, incarnation) = (environment.rank, environment.incarnation);
+    let (origin, patience) = (Instant::now(), links.control.patience);
+    let mut worker = Worker::new(job, (rank, incarnation), patience, time_since(origin))?;
+    let chunks = usize::try_from(worker.result_chunks()).unwrap_or(usize::MAX);
+    let voice = Voice { rank, incarnation, patience, origin };
+    let io = IoThread::start(links, voice, chunks).map_err(TrainError::Thread)?;
+    let end = work(&mut worker, &io, &mut RealClock::new(origin, io.gone()));
+    io.finish();
+    match end {
+        End::Failed(failure) => Err(TrainError::Ended { rank, failure }),
+        end => Ok((worker.into_trainee(), end)),
+    }
+}
+
+/// Events in, turns out, until it is over. All that has come is handled before each turn, and before any deadline.
+fn work<T: Trainee>(worker: &mut Worker<'_, T>, io: &IoThread, clock: &mut RealClock) -> End {
+    loop {
+        take_events(worker, io, clock);
+        let event = match worker.turn(clock) {
+            Turn::Report(report) => io.report(report),
+            Turn::Data(data) => io.data(data),
+            Turn::Worked => None,
+            Turn::End(end) => return end,
+            Turn::Idle => {
+                let deadline = worker.next_deadline().unwrap_or_default();
+                let event = io.event_before(clock.instant(deadline));
+                if event.is_none() {
+                    take_events(worker, io, clock);
+                }
+                Some(event.unwrap_or(Event::Tick))
+            }
+        };
+        if let Some(event) = event {
+            worker.handle(event, clock.now());
+        }
+        io.set_steps(worker.session().steps_ever());
+    }
+}
+
+fn take_events<T: Trainee>(worker: &mut Worker<'_, T>, io: &IoThread, clock: &mut RealClock) {
+    while let Some(event) = io.try_event() {
+        worker.handle(event, clock.now());
+    }
+    worker.handle(Event::Heard, io.heard());
+}
+
+/// One line for whoever watches this process; its relay prefixes it with the rank.
+#[expect(clippy::print_stderr, reason = "a rank that waits says so where people look, before it can tell anybody else")]
+fn note(line: String) {
+    eprintln!("{line}");
+}

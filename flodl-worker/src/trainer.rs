@@ -1,0 +1,159 @@
+//! The trainer: what a user's program is built from.
+
+use crate::dataset::Dataset;
+use crate::session::End;
+use crate::shell::{Environment, TrainError, run};
+use crate::trainee::{LrPosition, Trainee};
+use crate::worker::{BoxedDataset, Job, Schedule};
+use core::fmt;
+use flodl_wire::message::join::TrainerSettings;
+use flodl_wire::{Rank, Version};
+use std::process::ExitCode;
+
+/// The learning rate where the trainer names none.
+const LR_DEFAULT: f64 = 0.01;
+
+/// One rank of a training run: a replica, its data and its settings.
+///
+/// Settings given here are wishes: the command line of `flodl run` (or `join`) comes first, and all ranks of a run must ask for the
+/// same. What nobody asks for has the controller's default.
+///
+/// ```no_run
+/// use flodl_worker::loader::idx::LabelledImages;
+/// # use flodl_worker::loader::idx::ImageBatch;
+/// # use flodl_worker::trainee::*;
+/// # struct Model;
+/// # impl Model { fn new() -> Model { Model } }
+/// # impl Trainee for Model {
+/// #     type Batch = ImageBatch;
+/// #     fn manifest(&self) -> Vec<flodl_worker::TensorSpec> { Vec::new() }
+/// #     fn step(&mut self, _: &ImageBatch, _: &StepContext) -> Result<StepOutcome, Fault> { todo!() }
+/// #     fn evaluate(&mut self, _: &ImageBatch) -> Result<EvalOutcome, Fault> { todo!() }
+/// #     fn read_tensors(&self, _: &mut dyn TensorReader) -> Result<(), Fault> { todo!() }
+/// #     fn write_tensors(&mut self, _: &mut dyn TensorWriter) -> Result<(), Fault> { todo!() }
+/// # }
+/// use flodl_worker::trainer::Trainer;
+///
+/// let dir = std::path::Path::new("data");
+/// let train = LabelledImages::read_split(dir, "train")?;
+/// let test = LabelledImages::read_split(dir, "t10k")?;
+/// let outcome = Trainer::new(Model::new(), train)
+///     .eval_set(test)
+///     .batch_size(64)
+///     .epochs(8)
+///     .lr(|at| 0.1 * (1.0 - 0.9 * at.fraction()))
+///     .run()?;
+/// println!("{} ended with version {:?}", outcome.rank, outcome.version);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Trainer<'a, T: Trainee> {
+    trainee: T,
+    train_set: BoxedDataset<'a, T>,
+    eval_set: Option<BoxedDataset<'a, T>>,
+    schedule: Schedule<'a>,
+    settings: TrainerSettings,
+}
+
+/// How a rank's part in a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome<T> {
+    /// The replica; it holds the consensus of `version`.
+    pub trainee: T,
+    /// Which rank this was.
+    pub rank: Rank,
+    /// The last consensus it took; `None` where the run ended before the first one.
+    pub version: Option<Version>,
+    /// Why the run ended before its time, where it did.
+    pub stopped: Option<String>,
+}
+
+impl<'a, T: Trainee> Trainer<'a, T> {
+    /// Trains `trainee` on `train_set`, at a constant learning rate of 0.01 and with the controller's settings until told
+    /// otherwise.
+    pub fn new(trainee: T, train_set: impl Dataset<Batch = T::Batch> + 'a) -> Trainer<'a, T> {
+        Trainer {
+            trainee,
+            train_set: Box::new(train_set),
+            eval_set: None,
+            schedule: Box::new(|_| LR_DEFAULT),
+            settings: TrainerSettings::default(),
+        }
+    }
+
+    /// What the model is evaluated on, by one rank for all.
+    #[must_use]
+    pub fn eval_set(mut self, set: impl Dataset<Batch = T::Batch> + 'a) -> Trainer<'a, T> {
+        self.eval_set = Some(Box::new(set));
+        self
+    }
+
+    /// Samples a batch.
+    #[must_use]
+    pub fn batch_size(mut self, samples: u32) -> Trainer<'a, T> {
+        self.settings.batch_size = Some(samples);
+        self
+    }
+
+    /// Epochs.
+    #[must_use]
+    pub fn epochs(mut self, epochs: u64) -> Trainer<'a, T> {
+        self.settings.epochs = Some(epochs);
+        self
+    }
+
+    /// Passes' worth of samples in an epoch (1: each sample once), for datasets that augment what they give.
+    #[must_use]
+    pub fn augment(mut self, passes: u32) -> Trainer<'a, T> {
+        self.settings.augment = Some(passes);
+        self
+    }
+
+    /// The learning rate as a function of the place in the run, finite and not negative. Places count the batches of all
+    /// ranks together, so a schedule means the same for any number of ranks.
+    #[must_use]
+    pub fn lr(mut self, schedule: impl Fn(LrPosition) -> f64 + 'a) -> Trainer<'a, T> {
+        self.schedule = Box::new(schedule);
+        self
+    }
+
+    /// Joins the run that this process was started for and trains until it is over.
+    ///
+    /// # Errors
+    /// Why it did not train, or could not go on. The coordinator has been told, where it could be.
+    pub fn run(self) -> Result<Outcome<T>, TrainError> {
+        let program = std::env::args().next().unwrap_or_else(|| "PROGRAM".to_owned());
+        let environment = Environment::read(|name| std::env::var(name).ok(), &program)?;
+        let Trainer { trainee, train_set, eval_set, schedule, settings } = self;
+        let job = Job { trainee, train_set, eval_set, schedule, settings };
+        let rank = environment.rank;
+        let (trainee, end) = run(&environment, job)?;
+        Ok(match end {
+            End::Finished { version } => Outcome { trainee, rank, version, stopped: None },
+            End::Stopped { why, version } => Outcome { trainee, rank, version, stopped: Some(why) },
+            End::Failed(failure) => return Err(TrainError::Ended { rank, failure }),
+        })
+    }
+}
+
+/// The body of a trainer's `main`: runs `train`, prints its error as one sentence, and answers with the exit status (0, or 1 after
+/// an error).
+///
+/// ```no_run
+/// # use flodl_worker::trainer;
+/// fn main() -> std::process::ExitCode {
+///     trainer::main(|| {
+///         std::fs::read("settings")?;
+///         Ok::<(), std::io::Error>(())
+///     })
+/// }
+/// ```
+#[expect(clippy::print_stderr, reason = "this is a program's main: its error goes where people and relays read it")]
+pub fn main<R, E: fmt::Display>(train: impl FnOnce() -> Result<R, E>) -> ExitCode {
+    match train() {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! One rank whole, without IO: its session, its replica, its data, and its part in the averages.
+//!
+//! The shell gives it events and takes turns from it on the user's thread; tests and simulations do the same in memory, with a
+//! [`Clock`] of their own.
+
+use crate::dataset::Dataset;
+use crate::reduce::{CpuReduce, ManifestError, ReduceError};
+use crate::session::{
+    BatchOrder, Contribution, End, Failure, Identity, Input, Lost, Output, ResultWhole, Session, SnapshotTaken,
+    Trained, Violation,
+};
+use crate::trainee::{Fault, LrPosition, StepContext, Trainee};
+use core::time::Duration;
+use flodl_elche::Permutation;
+use flodl_wire::message::join::{Emulation, Ready, RunConfig, TrainerSettings};
+use flodl_wire::message::report::Evaluation;
+use flodl_wire::message::{Control, Data, Report};
+use flodl_wire::{Incarnation, Rank, Round, Time, Version};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A dataset of whatever kind, as long as it makes the trainee's batches.
+pub type BoxedDataset<'a, T> = Box<dyn Dataset<Batch = <T as Trainee>::Batch> + 'a>;
+
+/// A schedule: the learning rate at a place of the run, finite and not negative.
+pub type Schedule<'a> = Box<dyn Fn(LrPosition) -> f64 + 'a>;
+
+/// What is to be trained, on what, and how.
+pub struct Job<'a, T: Trainee> {
+    /// The replica.
+    pub trainee: T,
+    /// What it trains on.
+    pub train_set: BoxedDataset<'a, T>,
+    /// What it is evaluated on.
+    pub eval_set: Option<BoxedDataset<'a, T>>,
+    /// The learning rate.
+    pub schedule: Schedule<'a>,
+    /// What the trainer asks for.
+    pub settings: TrainerSettings,
+}
+
+/// The time, as a worker needs it.
+pub trait Clock {
+    /// Now.
+    fn now(&mut self) -> Time;
+
+    /// A step that began at `started` is done. Waits until it has lasted what the emulation asks for, where there is one, and
+    /// answers with the time then.
+    fn step_done(&mut self, started: Time, emulation: Option<&Emulation>) -> Time;
+}
+
+/// How long a step of `took` lasts under an emulation: `max(took, step_at_least) * slowdown`.
+#[must_use]
+pub fn stretched(took: Duration, emulation: &Emulation) -> Duration {
+    let factor = if emulation.slowdown.is_finite() { emulation.slowdown.max(1.0) } else { 1.0 };
+    Duration::try_from_secs_f64(took.max(emulation.step_at_least).as_secs_f64() * factor).unwrap_or(Duration::MAX)
+}
+
+/// What comes to a worker from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// On the control connection.
+    Control(Control),
+    /// On the data connection.
+    Data(Data),
+    /// A sign of life on either.
+    Heard,
+    /// The connection is gone.
+    Lost(Lost),
+    /// The deadline has passed, and everything that had come by then was given.
+    Tick,
+}
+
+/// What a worker wants after it has done what it could.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Turn {
+    /// Send this on the control connection.
+    Report(Report),
+    /// Send this on the data connection.
+    Data(Data),
+    /// It has done a piece of work; look for events, then ask again.
+    Worked,
+    /// Nothing to do before the next event or [`Worker::next_deadline`].
+    Idle,
+    /// It is over, and this is how. Nothing comes after it.
+    End(End),
+}
+
+/// A contribution on its way.
+#[derive(Copy, Clone, Debug)]
+struct Sending {
+    round: Round,
+    base: Version,
+    mass: f64,
+    next: u32,
+    since: Time,
+}
+
+/// One rank.
+pub struct Worker<'a, T: Trainee> {
+    job: Job<'a, T>,
+    reduce: CpuReduce,
+    session: Session,
+    sending: Option<Sending>,
+}
+
+impl<'a, T: Trainee> Worker<'a, T> {
+    /// A worker for `job` as this rank. `patience` is what the handshake announced.
+    ///
+    /// # Errors
+    /// A model whose manifest cannot be averaged.
+    pub fn new(
+        job: Job<'a, T>,
+        (rank, incarnation): (Rank, Incarnation),
+        patience: Duration,
+        now: Time,
+    ) -> Result<Worker<'a, T>, ManifestError> {
+        let manifest = job.trainee.manifest();
+        let reduce = CpuReduce::new(&manifest)?;
+        let ready = Ready {
+            manifest_digest: flodl_wire::manifest_digest(&manifest),
+            layout: reduce.sizes(),
+            dataset: job.train_set.info(),
+            trainer: job.settings,
+            device: job.trainee.device(),
+            memory: None,
+            libraries: format!("flodl-worker {}", env!("CARGO_PKG_VERSION")),
+        };
+        let session = Session::new(Identity { rank, incarnation, ready, manifest }, patience, now);
+        Ok(Worker { job, reduce, session, sending: None })
+    }
+
+    /// The session, to look at.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The replica, to look at.
+    #[must_use]
+    pub fn trainee(&self) -> &T {
+        &self.job.trainee
+    }
+
+    /// The replica, to keep.
+    #[must_use]
+    pub fn into_trainee(self) -> T {
+        self.job.trainee
+    }
+
+    /// Chunks of a whole result: whoever queues events for a worker needs room for so many.
+    #[must_use]
+    pub fn result_chunks(&self) -> u32 {
+        self.reduce.layout().chunks()
+    }
+
+    /// When to give [`Event::Tick`] unless something else comes first.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.session.next_deadline()
+    }
+
+    /// Takes one event.
+    pub fn handle(&mut self, event: Event, now: Time) {
+        let input = match event {
+            Event::Control(message) => Input::Control(message),
+            Event::Heard => Input::Heard,
+            Event::Lost(lost) => Input::Lost(lost),
+            Event::Tick => Input::Tick,
+            Event::Data(data) => {
+                self.session.handle(Input::Heard, now);
+                return self.receive(&data, now);
+            }
+        };
+        self.session.handle(input, now);
+    }
+
+    fn receive(&mut self, data: &Data, now: Time) {
+        let Data::Consensus(chunk) = data else {
+            let message = match data {
+                Data::Contribution(_) => "Contribution",
+                Data::Absent { .. } => "Absent",
+                Data::Dropped { .. } | Data::Consensus(_) => "Dropped",
+            };
+            let violation = Violation::NotForRanks { message };
+            return self.session.handle(Input::Failed(violation.into()), now);
+        };
+        let round = chunk.round;
+        match self.reduce.receive(chunk) {
+            Ok(None) => {}
+            Ok(Some((chunks, measured))) => {
+                self.session.handle(Input::ResultGrew { round, chunks }, now);
+                if let Some(m) = measured {
+                    let (digest, divergence) = (m.digest, m.divergence);
+                    let whole = ResultWhole { round, digest, divergence, pre_norm: m.pre_norm, post_norm: m.post_norm };
+                    self.session.handle(Input::ResultWhole(whole), now);
+                }
+            }
+            Err(violation) => self.session.handle(Input::Failed(violation.into()), now),
+        }
+    }
+
+    /// Does the next piece of work: at most one training step, snapshot, chunk or evaluation.
+    pub fn turn(&mut self, clock: &mut dyn Clock) -> Turn {
+        if let Some(data) = self.send(clock) {
+            return Turn::Data(data);
+        }
+        let Some(output) = self.session.poll() else { return Turn::Idle };
+        let done = match output {
+            Output::Report(report) => return Turn::Report(report),
+            Output::End(end) => return Turn::End(end),
+            Output::Forget { .. } => {
+                self.reduce.forget();
+                return Turn::Worked;
+            }
+            Output::Train(order) => self.train(&order, clock).map(Input::Trained),
+            Output::Snapshot { round } => self.snapshot(round, clock).map(Input::SnapshotTaken),
+            Output::Contribute { round, base, what } => return self.contribute(round, base, what, clock),
+            Output::Apply { reset_optimizer, .. } => {
+                self.apply(reset_optimizer).map(|digest| Input::Applied { digest })
+            }
+            Output::Evaluate { schedule } => self.evaluate().map(|outcome| Input::Evaluated { schedule, outcome }),
+            Output::Digest => self.digest().map(|digest| Input::Digested { digest }),
+        };
+        let input = done.unwrap_or_else(Input::Failed);
+        self.session.handle(input, clock.now());
+        Turn::Worked
+    }
+
+    fn contribute(&mut self, round: Round, base: Version, what: Contribution, clock: &mut dyn Clock) -> Turn {
+        match what {
+            Contribution::Chunks { mass } => {
+                self.sending = Some(Sending { round, base, mass, next: 0, since: clock.now() });
+                Turn::Worked
+            }
+            Contribution::Absent(why) => {
+                self.session.handle(Input::Contributed { round, took: Duration::ZERO }, clock.now());
+                Turn::Data(Data::Absent { round, from_chunk: 0, why })
+            }
+        }
+    }
+
+    /// The next chunk of the contribution on its way, if there is one.
+    fn send(&mut self, clock: &mut dyn Clock) -> Option<Data> {
+        let mut sending = self.sending.take()?;
+        if self.session.ended() {
+            return None;
+        }
+        let (round, since) = (sending.round, sending.since);
+        let chunk = self.reduce.contribution(round, sending.base, sending.mass, sending.next);
+        match &chunk {
+            Some(Data::Contribution(_)) => {
+                sending.next += 1;
+                self.sending = Some(sending);
+            }
+            _ => {
+                let now = clock.now();
+                self.session.handle(Input::Contributed { round, took: now.since(since) }, now);
+            }
+        }
+        chunk
+    }
+
+    fn run(&self) -> Result<RunConfig, Failure> {
+        let state = "was not admitted yet";
+        self.session.run().cloned().ok_or_else(|| Violation::Unexpected { message: "an order", state }.into())
+    }
+
+    fn train(&mut self, order: &BatchOrder, clock: &mut dyn Clock) -> Result<Trained, Failure> {
+        let run = self.run()?;
+        let started = clock.now();
+        let order_of_epoch = Permutation::new(run.seed, order.epoch.0, run.epoch_len);
+        let positions = order.positions.iter().flat_map(|range| range.start..range.end);
+        // An epoch longer than the dataset (augment > 1) goes over its samples again.
+        let indices: Vec<u64> =
+            positions.filter_map(|at| order_of_epoch.get(at)).map(|pick| pick % run.dataset_len).collect();
+        let job = &mut self.job;
+        let batch = user("reading a batch", || job.train_set.batch(&indices))?;
+        let data_wait = clock.now().since(started);
+        let total = run.epochs.saturating_mul(run.epoch_len.div_ceil(u64::from(run.batch_size)));
+        let position = LrPosition { batch: order.lr_position, total };
+        let lr = user("the learning-rate schedule", || learning_rate((job.schedule)(position), position))?;
+        let at = StepContext { epoch: order.epoch, position, lr };
+        let outcome = user("a training step", || job.trainee.step(&batch, &at))?;
+        clock.step_done(started, run.emulation.as_ref());
+        Ok(Trained { outcome, lr, data_wait })
+    }
+
+    fn snapshot(&mut self, round: Round, clock: &mut dyn Clock) -> Result<SnapshotTaken, Failure> {
+        let started = clock.now();
+        let (reduce, trainee) = (&mut self.reduce, &self.job.trainee);
+        let finite = user("reading the model's tensors", || reduce.snapshot(trainee, round).map_err(fault))?;
+        Ok(SnapshotTaken { round, finite, took: clock.now().since(started) })
+    }
+
+    fn apply(&mut self, reset_optimizer: bool) -> Result<u64, Failure> {
+        let (reduce, trainee) = (&mut self.reduce, &mut self.job.trainee);
+        if reset_optimizer {
+            user("resetting the optimizer", || trainee.reset_optimizer())?;
+        }
+        user("writing the model's tensors", || reduce.apply(trainee).map_err(fault))
+    }
+
+    fn digest(&mut self) -> Result<u64, Failure> {
+        let (reduce, trainee) = (&mut self.reduce, &self.job.trainee);
+        user("reading the model's tensors", || reduce.replica_digest(trainee).map_err(fault))
+    }
+
+    /// An error of the model or the data is an answer; only a panic ends the rank.
+    fn evaluate(&mut self) -> Result<Result<Evaluation, String>, Failure> {
+        let batch_size = u64::from(self.run()?.batch_size);
+        let job = &mut self.job;
+        let evaluated = user("the evaluation", || {
+            let Some(set) = &job.eval_set else {
+                return Err("this trainer has nothing to evaluate on: give it a set with Trainer::eval_set".into());
+            };
+            evaluate(&mut job.trainee, &**set, batch_size)
+        });
+        match evaluated {
+            Ok(evaluation) => Ok(Ok(evaluation)),
+            Err(Failure::User { error, .. }) => Ok(Err(error)),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// Runs the user's code: an error and a panic become a [`Failure`].
+fn user<R>(during: &'static str, code: impl FnOnce() -> Result<R, Fault>) -> Result<R, Failure> {
+    match catch_unwind(AssertUnwindSafe(code)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(Failure::User { during, error: error.to_string() }),
+        Err(payload) => Err(Failure::Panicked { message: panic_message(&*payload) }),
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied().map(str::to_owned);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}
+
+fn fault(error: ReduceError) -> Fault {
+    match error {
+        ReduceError::Model(fault) => fault,
+        mismatch => mismatch.into(),
+    }
+}
+
+fn learning_rate(lr: f64, at: LrPosition) -> Result<f64, Fault> {
+    if lr.is_finite() && lr >= 0.0 {
+        Ok(lr)
+    } else {
+        Err(format!("gave {lr} at batch {} of {}: it must be finite and not negative", at.batch, at.total).into())
+    }
+}
+
+/// Means over a whole set, read in order.
+fn evaluate<T: Trainee>(
+    trainee: &mut T,
+    set: &(dyn Dataset<Batch = T::Batch> + '_),
+    batch_size: u64,
+) -> Result<Evaluation, Fault> {
+    let (mut loss_sum, mut correct, mut samples) = (0.0, Some(0u64), 0u64);
+    let mut next = 0;
+    while next < set.len() {
+        let end = set.len().min(next.saturating_add(batch_size));
+        let indices: Vec<u64> = (next..end).collect();
+        let outcome = trainee.evaluate(&set.batch(&indices)?)?;
+        loss_sum += outcome.loss_sum;
+        correct = correct.zip(outcome.correct).map(|(sum, more)| sum + more);
+        samples += outcome.samples;
+        next = end;
+    }
+    if samples == 0 {
+        return Err("the evaluation set is empty: give Trainer::eval_set at least one sample".into());
+    }
+    let accuracy = correct.map(|correct| correct as f64 / samples as f64);
+    Ok(Evaluation { loss: loss_sum / samples as f64, accuracy, samples })
+}
