@@ -1,0 +1,91 @@
+//! A trainee that fails on purpose, so that a run's answers to failures can be seen and tested.
+
+use flodl_worker::TensorSpec;
+use flodl_worker::trainee::{
+    EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorWriter, Trainee,
+};
+
+/// Which faults happen.
+#[derive(Clone, Default)]
+pub(crate) struct Faults {
+    pub(crate) fail_after: Option<u64>,
+    pub(crate) panic_after: Option<u64>,
+    pub(crate) nan_after: Option<u64>,
+    pub(crate) bias_name: Option<String>,
+    pub(crate) only_rank: Option<u32>,
+}
+
+impl Faults {
+    /// Whether they happen here.
+    fn mine(&self) -> bool {
+        let rank = std::env::var("FLODL_RANK").ok().and_then(|rank| rank.parse().ok());
+        self.only_rank.is_none() || self.only_rank == rank
+    }
+
+    /// The name of the model's second tensor.
+    pub(crate) fn bias_name(&self) -> String {
+        self.bias_name.clone().filter(|_| self.mine()).unwrap_or_else(|| "bias".to_owned())
+    }
+
+    /// `inner` with these faults.
+    pub(crate) fn around<T: Trainee>(&self, inner: T) -> Faulty<T> {
+        let faults = if self.mine() { self.clone() } else { Faults::default() };
+        Faulty { inner, faults, batches: 0 }
+    }
+}
+
+/// A trainee with faults.
+pub(crate) struct Faulty<T> {
+    inner: T,
+    faults: Faults,
+    batches: u64,
+}
+
+impl<T: Trainee> Trainee for Faulty<T> {
+    type Batch = T::Batch;
+
+    fn manifest(&self) -> Vec<TensorSpec> {
+        self.inner.manifest()
+    }
+
+    fn step(&mut self, batch: &T::Batch, at: &StepContext) -> Result<StepOutcome, Fault> {
+        let done = Some(self.batches);
+        if done == self.faults.fail_after {
+            return Err(format!("--fail-after {} asked for this", self.batches).into());
+        }
+        assert!(done != self.faults.panic_after, "--panic-after {} asked for this", self.batches);
+        self.batches += 1;
+        let outcome = self.inner.step(batch, at)?;
+        if done == self.faults.nan_after {
+            self.inner.write_tensors(&mut Spoil)?;
+        }
+        Ok(outcome)
+    }
+
+    fn evaluate(&mut self, batch: &T::Batch) -> Result<EvalOutcome, Fault> {
+        self.inner.evaluate(batch)
+    }
+
+    fn read_tensors(&self, reader: &mut dyn TensorReader) -> Result<(), Fault> {
+        self.inner.read_tensors(reader)
+    }
+
+    fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {
+        self.inner.write_tensors(writer)
+    }
+
+    fn reset_optimizer(&mut self) -> Result<(), Fault> {
+        self.inner.reset_optimizer()
+    }
+}
+
+/// Makes the first value of each float tensor not a number.
+struct Spoil;
+
+impl TensorWriter for Spoil {
+    fn write(&mut self, tensor: TensorMut<'_>) {
+        if let TensorMut::F32([first, ..]) = tensor {
+            *first = f32::NAN;
+        }
+    }
+}
