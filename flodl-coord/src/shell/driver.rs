@@ -300,3 +300,148 @@ pub async fn settle(busy: Receiver<()>, at_most: Duration) {
     };
     future::or(done, timer).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Slowing};
+    use flodl_wire::message::{HostReport, Report};
+    use flodl_wire::{RunId, Time};
+
+    const SESSION: SessionId = SessionId(4);
+
+    /// A driver with one relay of two ranks, and the far ends of its channels.
+    struct Rig {
+        driver: Driver,
+        queued: Receiver<Frame>,
+        records: Receiver<Record>,
+        root: Receiver<ToRoot>,
+        saves: Receiver<Box<SaveRequest>>,
+    }
+
+    impl Rig {
+        fn new(queue: usize) -> Rig {
+            let config = Config {
+                run_id: RunId([1; 16]),
+                world_size: 2,
+                min_ranks: 1,
+                mode: flodl_elche::Mode::CpuCadence,
+                epochs: None,
+                batch_size: None,
+                seed: 0,
+                patience: Duration::from_secs(10),
+                slow: Slowing::default(),
+            };
+            let core = Coordinator::new(config, Time::ZERO).expect("is sound");
+            let (record, records) = async_channel::bounded(100);
+            let (order, root) = async_channel::bounded(100);
+            let (request, saves) = async_channel::bounded(1);
+            let ports = Ports { records: record, root: order, saves: request };
+            let mut driver = Driver::new(core, Clock::new(), ports);
+            let (queue, queued) = async_channel::bounded(queue);
+            let (open, _) = async_channel::bounded(1);
+            let host = HostId::from_name("a").expect("is a name");
+            driver.event(Event::Opened(Opened { session: SESSION, host, rank_count: 2, queue, open }));
+            driver.drain();
+            Rig { driver, queued, records, root, saves }
+        }
+
+        fn sends(&mut self, frame: Frame) {
+            self.driver.event(Event::Frame { session: SESSION, frame });
+            self.driver.drain();
+        }
+
+        fn alerts(&self) -> Vec<String> {
+            let alert = |record: Record| match record.body {
+                Body::Event(event) if event.kind == EventKind::Alert => event.reason.map(|reason| reason.code),
+                _ => None,
+            };
+            core::iter::from_fn(|| self.records.try_recv().ok()).filter_map(alert).collect()
+        }
+    }
+
+    #[test]
+    fn a_relay_is_admitted_through_its_queue() {
+        let rig = Rig::new(10);
+        let frame = rig.queued.try_recv().expect("something is queued");
+        assert_eq!(frame.stream, Stream::Host);
+        assert!(matches!(frame.to_control(), Ok(Control::Admit(admit)) if admit.ids.len() == 2));
+    }
+
+    #[test]
+    fn a_rank_of_another_host_is_refused_once_and_the_link_stays() {
+        let mut rig = Rig::new(10);
+        for rank in [7, 7, 7] {
+            rig.sends(Frame::report(Rank(rank), Incarnation(1), &Report::Heartbeat { step: 1 }).expect("fits"));
+        }
+        assert_eq!(rig.alerts(), ["not-its-rank"]);
+        rig.sends(Frame::report(Rank(1), Incarnation(1), &Report::Heartbeat { step: 1 }).expect("fits"));
+        assert_eq!(rig.alerts(), [""; 0]);
+        assert!(!rig.queued.is_closed());
+    }
+
+    #[test]
+    fn what_cannot_be_read_closes_the_connection() {
+        let mut rig = Rig::new(10);
+        let mut frame = Frame::host_report(&HostReport::Heartbeat).expect("fits");
+        frame.payload = vec![0xff; 30].into();
+        rig.sends(frame);
+        assert!(rig.queued.is_closed(), "its writer ends");
+        assert_eq!(rig.root.try_recv(), Ok(ToRoot::Left(SESSION)));
+    }
+
+    #[test]
+    fn a_relay_that_takes_nothing_is_closed_when_its_queue_is_full() {
+        let mut rig = Rig::new(2);
+        rig.driver.broadcast(Control::Heartbeat);
+        assert!(!rig.queued.is_closed());
+        rig.driver.broadcast(Control::Heartbeat);
+        assert!(rig.queued.is_closed());
+        assert_eq!(rig.queued.len(), 2, "what was queued before still goes out");
+    }
+
+    #[test]
+    fn broadcasts_reach_the_root_too() {
+        let mut rig = Rig::new(10);
+        rig.driver.broadcast(Control::Shutdown);
+        assert_eq!(rig.root.try_recv(), Ok(ToRoot::Control(Control::Shutdown)));
+        let last = core::iter::from_fn(|| rig.queued.try_recv().ok()).last().expect("is queued");
+        assert_eq!((last.stream, last.to_control()), (Stream::AllRanks, Ok(Control::Shutdown)));
+    }
+
+    #[test]
+    fn records_that_do_not_fit_are_counted_and_told() {
+        let mut rig = Rig::new(10);
+        rig.alerts();
+        for _ in 0..103 {
+            rig.driver.notice(Reason::new("test", "a test"));
+        }
+        assert_eq!(rig.alerts().len(), 100);
+        rig.driver.notice(Reason::new("test", "a test"));
+        assert_eq!(rig.alerts(), ["records-lost", "test"]);
+    }
+
+    #[test]
+    fn a_second_checkpoint_while_one_is_written_is_an_answer_not_a_wait() {
+        let mut rig = Rig::new(10);
+        let request = || {
+            Box::new(SaveRequest {
+                version: flodl_wire::Version(1),
+                tensors: Vec::new(),
+                epoch: flodl_wire::Epoch(0),
+                global_step: 0,
+                seed: 0,
+                dataset_len: 1,
+                epoch_len: 1,
+                batch_size: 1,
+                coverage: Vec::new(),
+                anchor: 1,
+                why: String::new(),
+            })
+        };
+        rig.driver.save(request());
+        rig.driver.save(request());
+        assert_eq!(rig.saves.len(), 1);
+        assert!(matches!(rig.driver.pending.pop_front(), Some(Input::Saved { result: Err(_), .. })));
+    }
+}
