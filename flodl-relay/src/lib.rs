@@ -8,3 +8,5 @@ pub mod limits;
 pub mod relay;
 pub mod root;
 pub mod routes;
+#[cfg(feature = "shell")]
+pub mod shell;

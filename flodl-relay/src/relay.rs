@@ -152,7 +152,7 @@ pub enum Closing {
     /// Somebody else has that place.
     #[error(transparent)]
     NotAdmitted(#[from] NotAdmitted),
-    /// The rank's other connection has ended, or its life has.
+    /// The rank's life is over.
     #[error("{0} is gone")]
     Gone(Rank),
 }
@@ -535,26 +535,12 @@ impl Relay {
             return;
         }
         life.gone = true;
+        let had_data = life.had_data;
         let error = format!("its {channel} connection to its relay ended: {why}");
         self.tell(&HostReport::RankLost { rank, incarnation, error });
-        if channel == Channel::Control {
-            // The end of the data connection, behind its last chunk, takes it out of the fold.
-            self.close_data_or_drop(rank, incarnation);
-        } else if let Some(control) = self.routes.control(rank) {
-            self.close(control, Closing::Gone(rank));
-            self.routes.leave(control);
-        }
-    }
-
-    fn close_data_or_drop(&mut self, rank: Rank, incarnation: Incarnation) {
-        match self.routes.data(rank) {
-            // The connection of a process that has ended gives up what is in it, and then ends by itself.
-            Some(_) if self.life(rank, incarnation).is_some_and(|life| !life.is_live()) => {}
-            Some(data) => {
-                self.close(data, Closing::Gone(rank));
-                self.routes.leave(data);
-            }
-            None => self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::LinkLost })),
+        // The other connection is read to its end: what came through it counts. The coordinator buries the rank.
+        if !had_data {
+            self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::LinkLost }));
         }
     }
 

@@ -173,10 +173,7 @@ fn a_rank_that_finished_may_go_and_one_that_did_not_is_lost() {
     assert_eq!(says(&mut relay, 4, 40, &FINISHED), ["up: report of rank 4"]);
     assert_eq!((closed(&mut relay, 41), closed(&mut relay, 40)), (vec![], vec![]));
     assert_eq!(exited(&mut relay, 4, ExitStatus::Code(0)), ["up: rank 4 exited Code(0)"]);
-    assert_eq!(
-        closed(&mut relay, 61),
-        ["up: rank 6 lost: its data connection to its relay ended: end of file", "close 60: rank 6 is gone"]
-    );
+    assert_eq!(closed(&mut relay, 61), ["up: rank 6 lost: its data connection to its relay ended: end of file"]);
 }
 
 #[test]
@@ -186,7 +183,7 @@ fn an_impostor_loses_its_connection_and_is_lost() {
     assert!(out[0].starts_with("warn: a connection was closed: rank 6"), "{out:?}");
     assert!(out[1].starts_with("close 60: rank 6 (incarnation 1) sent a frame of rank 4"), "{out:?}");
     assert!(out[2].starts_with("up: rank 6 lost"), "{out:?}");
-    assert_eq!(out[3], "close 61: rank 6 is gone");
+    assert_eq!(out.len(), 3);
     assert_eq!(says(&mut relay, 6, 60, &FINISHED), [""; 0], "what is still read from it goes nowhere");
     assert_eq!(says(&mut relay, 4, 40, &FINISHED), ["up: report of rank 4"], "the other is unharmed");
 }
@@ -208,7 +205,7 @@ fn data_that_cannot_be_folded_closes_the_rank_and_a_wait_is_told() {
     let why = fold::DataBreach::Kind { kind: "a result" };
     let out = give(&mut relay, Input::Fold(fold::Output::Breach { rank: Rank(4), incarnation: LIFE, why }));
     assert!(out[1].starts_with("close 41") && out[2].starts_with("up: rank 4 lost"), "{out:?}");
-    assert_eq!(out[3], "close 40: rank 4 is gone");
+    assert_eq!(out.len(), 3);
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub use guard::guard_main;
 use crate::limits;
 use async_channel::Sender;
 use flodl_wire::message::report::ExitStatus;
+use flodl_wire::secret::RankKeys;
 use flodl_wire::{Incarnation, Rank};
 use guard::Guard;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -30,9 +31,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
-
-/// Bytes of keys that a rank finds in its key descriptor: K_rank, then K_gate.
-pub const KEY_BYTES: usize = 64;
 
 /// Takes a line for the terminal, with its prefix and without its end. Called from several threads.
 pub type Sink = Arc<dyn Fn(&str) + Send + Sync>;
@@ -74,8 +72,8 @@ pub struct Launch {
     pub incarnation: Incarnation,
     /// What its environment holds beside this process's own and `FLODL_KEY_FD`.
     pub env: Vec<(&'static str, OsString)>,
-    /// What it reads from `FLODL_KEY_FD`.
-    pub keys: [u8; KEY_BYTES],
+    /// What it reads from `FLODL_KEY_FD`, as [`RankKeys::to_bytes`] writes them.
+    pub keys: RankKeys,
 }
 
 /// What became of a rank's process.

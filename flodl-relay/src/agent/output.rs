@@ -1,16 +1,13 @@
 //! What a rank writes: cut into lines, shown with its prefix, kept in its log, and the end of it remembered.
 
 use super::Sink;
-use crate::limits;
+use crate::limits::{self, LAST_LINES};
 use flodl_wire::Rank;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-
-/// Bytes of last lines that are kept.
-const LAST_LINES: usize = 2048;
 
 /// Cuts bytes into lines.
 #[derive(Default)]

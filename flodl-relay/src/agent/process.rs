@@ -84,7 +84,7 @@ fn start(shared: &Arc<Shared>, launch: &Launch) -> Result<(), String> {
 /// A pipe that holds the rank's keys and nothing else: they can be read once.
 fn key_pipe(launch: &Launch) -> io::Result<PipeReader> {
     let (reader, mut writer) = io::pipe()?;
-    writer.write_all(&launch.keys)?;
+    writer.write_all(&*launch.keys.to_bytes())?;
     Ok(reader)
 }
 

@@ -1,0 +1,112 @@
+//! The way up over TCP, for a relay that joins a run.
+
+use super::clock;
+use super::{DataLink, Upstream};
+use crate::limits;
+use async_io::Timer;
+use core::time::Duration;
+use flodl_wire::SessionId;
+use flodl_wire::handshake::{Channel, HandshakeError, Hello, Role};
+use flodl_wire::io::{Link, connect};
+use flodl_wire::secret::{DialKeys, Ticket};
+use futures_lite::future;
+use smol::net::TcpStream;
+use std::io;
+use std::time::Instant;
+
+/// Why a relay could not join.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// Nobody answers there.
+    #[error(
+        "cannot reach the controller at {address}: {last} ({tries} tries in {after:.1?}); check that `flodl serve` runs and \
+         that the address in the ticket is reachable from this host"
+    )]
+    Unreachable {
+        /// Where it was looked for.
+        address: String,
+        /// How often.
+        tries: u32,
+        /// For how long in all.
+        after: Duration,
+        /// What the last try said.
+        last: String,
+    },
+    /// Somebody answers, and it is not to be.
+    #[error("the controller at {address} did not let this host in: {error}")]
+    Handshake {
+        /// Where.
+        address: String,
+        /// Why.
+        error: HandshakeError,
+    },
+    /// No random numbers for the handshake.
+    #[error("the system gives no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
+/// Connects to the controller at `address`, twice: for control, asking for `rank_count` ranks, and for data.
+///
+/// Tries for `patience` to reach it. A controller that is reached and does not let this host in is not asked again.
+///
+/// # Errors
+///
+/// [`DialError`], which says what was tried.
+pub async fn dial(
+    address: &str,
+    ticket: &Ticket,
+    rank_count: u32,
+    patience: Duration,
+) -> Result<Upstream<TcpStream>, DialError> {
+    let hello = Hello {
+        role: Role::Relay { rank_count },
+        channel: Channel::Control,
+        session: SessionId(0),
+        run_id: ticket.run_id,
+        host_id: ticket.host_id,
+    };
+    let keys = DialKeys { gate: ticket.gate_key.clone(), peer: ticket.host_key.clone().into() };
+    let control = link(address, hello, keys.clone(), patience).await?;
+    let hello = Hello { channel: Channel::Data, session: control.session, ..hello };
+    let data = link(address, hello, keys, patience).await?;
+    Ok(Upstream { control, data: DataLink::Sealed(Box::new(data)) })
+}
+
+async fn link(address: &str, hello: Hello, keys: DialKeys, patience: Duration) -> Result<Link<TcpStream>, DialError> {
+    let stream = reach(address, patience).await?;
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce).map_err(DialError::Random)?;
+    let linked = connect(stream, hello, keys, nonce).await;
+    linked.map_err(|error| DialError::Handshake { address: address.to_owned(), error })
+}
+
+/// Tries until `patience` is over.
+async fn reach(address: &str, patience: Duration) -> Result<TcpStream, DialError> {
+    let start = clock::now();
+    let deadline = start + patience;
+    let mut pause = limits::DIAL_PAUSE;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let last = match attempt(address, deadline).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error.to_string(),
+        };
+        if clock::now() + pause >= deadline {
+            let (address, after) = (address.to_owned(), clock::now() - start);
+            return Err(DialError::Unreachable { address, tries, after, last });
+        }
+        Timer::after(pause).await;
+        pause = (pause * 2).min(limits::DIAL_PAUSE_MAX);
+    }
+}
+
+async fn attempt(address: &str, deadline: Instant) -> io::Result<TcpStream> {
+    let late = async {
+        Timer::at(deadline).await;
+        Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to the connection request"))
+    };
+    let stream = future::or(TcpStream::connect(address), late).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}

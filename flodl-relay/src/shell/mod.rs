@@ -1,0 +1,85 @@
+//! The driver of a relay and of the root, over smol: one task owns each core, one reader task per connection, bounded
+//! channels, folding on threads of its own.
+
+mod clock;
+mod dial;
+mod doors;
+mod driver;
+mod folding;
+mod inbox;
+mod link;
+mod queue;
+mod root;
+mod socket;
+mod wires;
+
+pub use dial::{DialError, dial};
+pub use link::{DataLink, local_data_link};
+pub use root::{Consensus, Report, RootGone, RootHandle, SessionEnd, start_root};
+
+use crate::agent::{AgentConfig, AgentError};
+use crate::relay::RelayError;
+use flodl_wire::io::Link;
+use flodl_wire::secret::{GateKey, HostKey};
+use flodl_wire::{HostId, RunId};
+use futures_lite::io::{AsyncRead, AsyncWrite};
+use std::io;
+use std::path::PathBuf;
+
+/// What a relay is: whose host, with which keys, running what.
+#[derive(Clone)]
+pub struct RelayConfig {
+    /// The host.
+    pub host: HostId,
+    /// The run.
+    pub run_id: RunId,
+    /// Derives the keys of this host's ranks.
+    pub host_key: HostKey,
+    /// The run's gate key.
+    pub gate_key: GateKey,
+    /// The ranks' program, the guard, the run directory, and where lines go.
+    pub agent: AgentConfig,
+}
+
+/// The way up: connected and authenticated.
+pub struct Upstream<S> {
+    /// To the controller.
+    pub control: Link<S>,
+    /// To the root.
+    pub data: DataLink<S>,
+}
+
+/// Why a relay ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The controller was lost, or refused this host.
+    #[error(transparent)]
+    Ended(#[from] RelayError),
+    /// The host's processes cannot be looked after.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// Ranks cannot connect.
+    #[error("cannot make the ranks' socket {}: {error}", path.display())]
+    Socket {
+        /// Where it was to be.
+        path: PathBuf,
+        /// Why it is not.
+        error: io::Error,
+    },
+    /// No thread for folding.
+    #[error("cannot start the folding thread: {0}; the limit of threads may be reached (ulimit -u)")]
+    Thread(io::Error),
+}
+
+/// Runs a relay until the controller says that the run is over and its ranks have ended. Whatever the outcome, none of its
+/// ranks is left; a future that is dropped kills them too.
+///
+/// # Errors
+///
+/// [`RunError`]; the ranks are gone then.
+pub async fn run<S>(config: RelayConfig, upstream: Upstream<S>) -> Result<(), RunError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    driver::run(config, upstream).await
+}

@@ -1,0 +1,222 @@
+//! The root's thread and the tasks of its relays' data links.
+
+use super::DataLink;
+use super::clock::Clock;
+use super::inbox::{Inbox, Incoming};
+use super::queue::{ResultReceiver, ResultSender, result_queue};
+use crate::limits;
+use crate::root::{Input, Output, Root};
+use async_channel::{Receiver, Sender};
+use bytes::Bytes;
+use core::time::Duration;
+use flodl_wire::message::join::LayoutSizes;
+use flodl_wire::message::{Control, Data, report};
+use flodl_wire::{Rank, Round, SessionId, Version};
+use futures_lite::future;
+use futures_lite::io::{AsyncRead, AsyncWrite};
+use std::collections::BTreeMap;
+use std::io;
+use std::thread;
+
+/// What the root tells its coordinator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// A round is folded.
+    Folded(report::Folded),
+    /// The fold waits for a relay while the rest of the chunk is there.
+    Waiting {
+        /// The round.
+        round: Round,
+        /// The lowest rank of that relay whose work is still expected.
+        rank: Rank,
+        /// Which chunk.
+        chunk: u32,
+    },
+    /// Something a person should see, as a sentence.
+    Warning(String),
+}
+
+/// The consensus in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consensus {
+    /// Its version.
+    pub version: Version,
+    /// xxh3 over its chunks in order.
+    pub digest: u64,
+    /// All sections in order, little-endian.
+    pub bytes: Bytes,
+}
+
+/// Why the data link of a relay has ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct SessionEnd {
+    /// A sentence.
+    pub why: String,
+}
+
+/// The coordinator's hold on the root. The root ends when all of them are dropped.
+#[derive(Clone)]
+pub struct RootHandle {
+    commands: Sender<Command>,
+}
+
+/// The root has ended, which it does not do by itself.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the root reducer has ended or takes no orders")]
+pub struct RootGone;
+
+enum Command {
+    Input(Box<Input>),
+    Attach { session: SessionId, data: Receiver<Data>, results: ResultSender },
+    Consensus(Sender<Option<Consensus>>),
+}
+
+/// Starts the root's thread. What it has to tell comes from the receiver, which is to be read all the time.
+///
+/// # Errors
+///
+/// When no thread can be started.
+pub fn start_root(patience: Duration) -> io::Result<(RootHandle, Receiver<Report>)> {
+    let (commands, orders) = async_channel::bounded(limits::ORDERS);
+    let (tell, reports) = async_channel::bounded(limits::EVENTS);
+    let thread = RootThread { root: Root::new(patience), inbox: Inbox::new(orders), results: BTreeMap::new(), tell };
+    let builder = thread::Builder::new().name("flodl-root".to_owned());
+    builder.spawn(move || async_io::block_on(thread.run()))?;
+    Ok((RootHandle { commands }, reports))
+}
+
+impl RootHandle {
+    /// Tells the sizes of the model, before round 0.
+    ///
+    /// # Errors
+    ///
+    /// [`RootGone`].
+    pub fn layout(&self, sizes: LayoutSizes) -> Result<(), RootGone> {
+        self.command(Command::Input(Box::new(Input::Layout(sizes))))
+    }
+
+    /// Passes on what is broadcast. Must come before any relay hears of it.
+    ///
+    /// # Errors
+    ///
+    /// [`RootGone`].
+    pub fn control(&self, control: Control) -> Result<(), RootGone> {
+        self.command(Command::Input(Box::new(Input::Control(control))))
+    }
+
+    /// The consensus in force, after every order given before; `None` before the first commit.
+    ///
+    /// # Errors
+    ///
+    /// [`RootGone`].
+    pub async fn consensus(&self) -> Result<Option<Consensus>, RootGone> {
+        let (answer, answered) = async_channel::bounded(1);
+        self.command(Command::Consensus(answer))?;
+        answered.recv().await.map_err(|_| RootGone)
+    }
+
+    /// Carries a relay's data until its link ends or the root closes it, and says why it ended. A session is served once.
+    pub async fn serve<S>(&self, session: SessionId, link: DataLink<S>) -> SessionEnd
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (mut reader, writer) = link.split();
+        let (sender, data) = async_channel::bounded(limits::CHUNKS);
+        let (results, queue): (_, ResultReceiver) = result_queue();
+        if let Err(gone) = self.command(Command::Attach { session, data, results }) {
+            return SessionEnd { why: gone.to_string() };
+        }
+        let up = async {
+            loop {
+                let message = match reader.next().await {
+                    Ok(message) => message,
+                    Err(why) => return why,
+                };
+                if sender.send(message).await.is_err() {
+                    return "the root closed it: it carried data that cannot be folded".to_owned();
+                }
+            }
+        };
+        let down = async {
+            match writer.send_down(queue).await {
+                Ok(()) => "the root closed it".to_owned(),
+                Err(why) => why,
+            }
+        };
+        SessionEnd { why: future::or(up, down).await }
+    }
+
+    fn command(&self, command: Command) -> Result<(), RootGone> {
+        self.commands.try_send(command).map_err(|_| RootGone)
+    }
+}
+
+struct RootThread {
+    root: Root,
+    inbox: Inbox<SessionId, Command, Data>,
+    results: BTreeMap<SessionId, ResultSender>,
+    tell: Sender<Report>,
+}
+
+impl RootThread {
+    async fn run(mut self) {
+        let clock = Clock::start();
+        loop {
+            let deadline = self.root.next_deadline().map(|time| clock.instant(time));
+            let input = match self.inbox.next(deadline, |session| self.root.wants(session)).await {
+                Incoming::Order(Command::Input(input)) => *input,
+                Incoming::Order(Command::Attach { session, data, results }) => {
+                    self.inbox.add(session, data);
+                    self.results.insert(session, results);
+                    continue;
+                }
+                Incoming::Order(Command::Consensus(answer)) => {
+                    // Who asked may have stopped waiting.
+                    match answer.try_send(self.consensus()) {
+                        Ok(()) | Err(_) => continue,
+                    }
+                }
+                Incoming::Data(session, data) => Input::Data { session, data },
+                Incoming::Ended(session) => {
+                    self.results.remove(&session);
+                    Input::Lost { session }
+                }
+                Incoming::Tick => Input::Tick,
+                Incoming::Closed => return,
+            };
+            self.root.handle(input, clock.time());
+            self.drain().await;
+        }
+    }
+
+    async fn drain(&mut self) {
+        while let Some(output) = self.root.poll() {
+            let report = match output {
+                Output::Result { session, chunk } => {
+                    if let Some(results) = self.results.get(&session) {
+                        results.push(chunk);
+                    }
+                    continue;
+                }
+                Output::Folded(folded) => Report::Folded(folded),
+                Output::Waiting { round, rank, chunk } => Report::Waiting { round, rank, chunk },
+                Output::Breach { session, why } => {
+                    self.inbox.remove(session);
+                    self.results.remove(&session);
+                    Report::Warning(format!("{session} was closed: {why}"))
+                }
+                Output::Refused(why) => Report::Warning(why.to_string()),
+            };
+            // Where the coordinator has ended, the root's orders end too.
+            match self.tell.send(report).await {
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+
+    fn consensus(&self) -> Option<Consensus> {
+        let (version, bytes) = self.root.consensus_bytes()?;
+        Some(Consensus { version, digest: self.root.consensus_digest()?, bytes })
+    }
+}
