@@ -109,3 +109,93 @@ impl Keys {
 fn cipher(key: &Key) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.bytes()).expect("AES-256 takes 32 bytes"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Frame, HeaderError, OpenError, Opener, SealError, Sealer};
+    use crate::handshake::Channel;
+    use crate::limits::FRAME_HEADER;
+    use crate::message::HostReport;
+
+    fn sides(ours: Budget, theirs: Budget) -> (Sealer, Opener) {
+        let keys = |budget| Keys::with_budget(Key::from_bytes(&[6; 32]), Direction::Up, budget);
+        (Sealer::new(keys(ours), Channel::Control), Opener::new(keys(theirs), Channel::Control))
+    }
+
+    fn beat() -> Frame {
+        Frame::host_report(&HostReport::Heartbeat).unwrap()
+    }
+
+    /// The flags of `n` frames, each of which arrives.
+    fn flags(budget: Budget, n: usize) -> Vec<u8> {
+        let (mut sealer, mut opener) = sides(budget, budget);
+        let one = |_| {
+            let mut bytes = Vec::new();
+            sealer.seal(&beat(), &mut bytes).unwrap();
+            assert_eq!(opener.feed(&mut &bytes[..]), Ok(Some(beat())));
+            bytes[6]
+        };
+        (0..n).map(one).collect()
+    }
+
+    #[test]
+    fn the_key_changes_when_its_frames_or_bytes_are_used_up() {
+        assert_eq!(flags(Budget { frames: 3, bytes: u64::MAX }, 8), [0, 0, 0, 1, 0, 0, 1, 0]);
+        assert_eq!(beat().payload.len(), 1);
+        assert_eq!(flags(Budget { frames: u64::MAX, bytes: 2 }, 6), [0, 0, 1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn a_change_that_is_not_due_or_does_not_come_is_refused() {
+        let (often, seldom) = (Budget { frames: 1, bytes: 99 }, Budget { frames: 9, bytes: 99 });
+        for (ours, theirs, due) in [(often, seldom, false), (seldom, often, true)] {
+            let (mut sealer, mut opener) = sides(ours, theirs);
+            let mut bytes = Vec::new();
+            sealer.seal(&beat(), &mut bytes).unwrap();
+            sealer.seal(&beat(), &mut bytes).unwrap();
+            let mut input = &bytes[..];
+            assert_eq!(opener.feed(&mut input), Ok(Some(beat())));
+            assert_eq!(opener.feed(&mut input), Err(OpenError::Rekey { seq: 1, due }));
+        }
+    }
+
+    #[test]
+    fn the_old_key_opens_nothing_after_a_change() {
+        let budget = Budget { frames: 1, bytes: 99 };
+        let (mut sealer, _) = sides(budget, budget);
+        let mut old = Keys::with_budget(Key::from_bytes(&[6; 32]), Direction::Up, Budget { frames: 9, bytes: 99 });
+        let mut bytes = Vec::new();
+        sealer.seal(&beat(), &mut bytes).unwrap();
+        let second = bytes.len();
+        sealer.seal(&beat(), &mut bytes).unwrap();
+        old.skip_to(Some(1));
+        let (header, sealed) = bytes[second..].split_at_mut(FRAME_HEADER);
+        assert_eq!(old.open(header, sealed), None);
+    }
+
+    #[test]
+    fn the_last_frame_number_is_used_once_and_then_the_connection_is_over() {
+        let keys = || {
+            let mut keys = Keys::new(Key::from_bytes(&[6; 32]), Direction::Up);
+            keys.skip_to(Some(u64::MAX));
+            keys
+        };
+        let (mut sealer, mut opener) = (Sealer::new(keys(), Channel::Control), Opener::new(keys(), Channel::Control));
+        let mut bytes = Vec::new();
+        sealer.seal(&beat(), &mut bytes).unwrap();
+        assert_eq!(sealer.seal(&beat(), &mut bytes), Err(SealError::Exhausted));
+        assert_eq!(opener.feed(&mut &bytes[..]), Ok(Some(beat())));
+        assert_eq!(opener.feed(&mut &bytes[..]), Err(OpenError::Exhausted));
+    }
+
+    #[test]
+    fn each_direction_refuses_the_kinds_of_the_other() {
+        let (mut sealer, _) = sides(Budget { frames: 9, bytes: 99 }, Budget { frames: 9, bytes: 99 });
+        let mut bytes = Vec::new();
+        sealer.seal(&beat(), &mut bytes).unwrap();
+        let down = Keys::new(Key::from_bytes(&[6; 32]), Direction::Down);
+        let error = Opener::new(down, Channel::Control).feed(&mut &bytes[..]);
+        assert_eq!(error, Err(OpenError::Header(HeaderError::Misplaced { kind: beat().kind })));
+    }
+}
