@@ -8,6 +8,8 @@ use flodl_wire::handshake::{Accept, Admission, Dialler, Established, greet};
 use flodl_wire::secret::{DialKeys, GateKey, PeerKey, RankKeys};
 use flodl_wire::{Channel, Hello, HostId, Incarnation, Rank, Role, RunId, Secret, SessionId};
 
+pub mod samples;
+
 pub const RUN: RunId = RunId([0x11; 16]);
 pub const NONCE_C: [u8; 32] = [0xc1; 32];
 pub const NONCE_S: [u8; 32] = [0x51; 32];
