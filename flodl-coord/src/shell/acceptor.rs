@@ -5,11 +5,10 @@ use super::driver::{Event, Opened};
 use super::gate::{Door, Gate};
 use super::halfopen::Entry;
 use super::{limits, link};
-use async_channel::{Receiver, Sender, WeakSender};
+use async_channel::{Sender, WeakSender};
 use async_io::Async;
 use flodl_wire::handshake::StrangerWhy;
 use flodl_wire::io::{Link, accept};
-use flodl_wire::message::Data;
 use flodl_wire::message::record::Reason;
 use flodl_wire::{Channel, HandshakeError, Hello, HostId, Role, SessionId};
 use futures_lite::io::{AsyncRead, AsyncWrite};
@@ -18,15 +17,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// A relay's data connection, as the root sees it.
+/// A relay's data connection, for the root.
 #[derive(Debug)]
 pub struct DataLink {
-    /// Whose it is.
+    /// The session of the control connection that it belongs to.
     pub session: SessionId,
-    /// What the relay sends; closed when its connection ends.
-    pub from_relay: Receiver<Data>,
-    /// What is sent to it; closed when its connection ends.
-    pub to_relay: Sender<Data>,
+    /// The connection.
+    pub link: Link<Async<TcpStream>>,
 }
 
 /// Takes connections in.
@@ -155,7 +152,10 @@ impl Acceptor {
         stream.get_ref().set_nodelay(true).map_err(RejectedLink::Socket)?;
         let (link, hello) = self.handshake(stream, Some(entry)).await?;
         self.gate.settle(entry);
-        self.enter(link, &hello).await
+        match hello.channel {
+            Channel::Control => self.enter(link, &hello).await,
+            Channel::Data => self.enter_data(link).await,
+        }
     }
 
     async fn handshake<S>(&self, stream: S, entry: Option<Entry>) -> Result<(Link<S>, Hello), RejectedLink>
@@ -168,26 +168,31 @@ impl Acceptor {
         Ok(accept(stream, &door, nonce).await?)
     }
 
-    /// Puts an authenticated connection to work.
+    /// Makes an authenticated control connection its host's session.
     async fn enter<S>(&self, link: Link<S>, hello: &Hello) -> Result<(), RejectedLink>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (session, host) = (link.session, hello.host_id);
-        match (hello.channel, hello.role) {
-            (Channel::Control, Role::Relay { rank_count }) => {
-                if !self.gate.enter(session, host) {
-                    return Err(RejectedLink::Duplicate(host));
-                }
-                self.enter_control(link, host, rank_count).await;
-                Ok(())
-            }
-            _ if self.gate.enter_data(session) => {
-                self.enter_data(link).await;
-                Ok(())
-            }
-            _ => Err(RejectedLink::NoSuchSession(session)),
+        let rank_count = match (hello.role, hello.channel) {
+            (Role::Relay { rank_count }, Channel::Control) => rank_count,
+            _ => return Err(RejectedLink::NoSuchSession(link.session)),
+        };
+        if !self.gate.enter(link.session, hello.host_id) {
+            return Err(RejectedLink::Duplicate(hello.host_id));
         }
+        self.enter_control(link, hello.host_id, rank_count).await;
+        Ok(())
+    }
+
+    /// Gives an authenticated data connection to the root.
+    async fn enter_data(&self, link: Link<Async<TcpStream>>) -> Result<(), RejectedLink> {
+        let session = link.session;
+        if !self.gate.enter_data(session) {
+            return Err(RejectedLink::NoSuchSession(session));
+        }
+        // A root that is gone takes none, and the run ends for that reason.
+        self.data.send(DataLink { session, link }).await.ok();
+        Ok(())
     }
 
     async fn enter_control<S>(&self, link: Link<S>, host: HostId, rank_count: u32)
@@ -215,39 +220,6 @@ impl Acceptor {
             drop(busy);
         })
         .detach();
-    }
-
-    async fn enter_data<S>(&self, link: Link<S>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let session = link.session;
-        let (reader, writer) = link.split();
-        let (to_root, from_relay) = async_channel::bounded(limits::DATA_QUEUE);
-        let (to_relay, from_root) = async_channel::bounded(limits::DATA_QUEUE);
-        if self.data.send(DataLink { session, from_relay, to_relay }).await.is_err() {
-            return;
-        }
-        let this = self.clone();
-        smol::spawn(async move {
-            if let Err(error) = link::read_data(reader, to_root).await {
-                this.end_data(session, error).await;
-            }
-        })
-        .detach();
-        let this = self.clone();
-        smol::spawn(async move {
-            if let Err(error) = link::write_data(writer, from_root).await {
-                this.end_data(session, error).await;
-            }
-        })
-        .detach();
-    }
-
-    /// A data connection that fails takes its control connection along: a relay without one can take part in no round.
-    async fn end_data(&self, session: SessionId, error: String) {
-        let error = format!("its data connection failed: {error}");
-        self.events.send(Event::Closed { session, error }).await.ok();
     }
 
     /// One line a minute per source and kind of trouble.

@@ -66,13 +66,21 @@ pub enum ToRoot {
     Left(SessionId),
 }
 
+/// The root reducer, as the driver needs it.
+pub trait Reducer: Send {
+    /// Takes an order at once, before any relay hears of it: what a relay sends for a round must find the round open.
+    ///
+    /// # Errors
+    /// A sentence, where it takes none any more.
+    fn order(&mut self, order: ToRoot) -> Result<(), String>;
+}
+
 /// Where the driver's work goes.
-#[derive(Debug)]
 pub struct Ports {
     /// The monitor. A full one loses records, and is told how many.
     pub records: Sender<Record>,
     /// The root reducer.
-    pub root: Sender<ToRoot>,
+    pub root: Box<dyn Reducer>,
     /// Whoever writes checkpoint sets; answers with [`Input::Saved`].
     pub saves: Sender<Box<SaveRequest>>,
 }
@@ -223,10 +231,10 @@ impl Driver {
 
     fn broadcast(&mut self, control: Control) {
         let frame = Frame::control(Stream::AllRanks, Incarnation(0), &control);
+        self.tell_root(ToRoot::Control(control));
         for session in self.peers.keys().copied().collect::<Vec<_>>() {
             self.enqueue(session, frame.clone());
         }
-        self.tell_root(ToRoot::Control(control));
     }
 
     fn send(&mut self, session: SessionId, stream: Stream, incarnation: Incarnation, control: &Control) {
@@ -257,9 +265,9 @@ impl Driver {
     }
 
     fn tell_root(&mut self, order: ToRoot) {
-        if self.ports.root.try_send(order).is_err() {
-            // Without the root nothing can be averaged; the core's own deadline for the round says so if this did not.
-            self.notice(Reason::new("root-gone", "the root reducer takes no orders any more"));
+        if let Err(error) = self.ports.root.order(order) {
+            // Nothing can be averaged without it; the gate's own report says what is missing.
+            self.notice(Reason::new("root-gone", error));
         }
     }
 
@@ -319,6 +327,14 @@ mod tests {
         saves: Receiver<Box<SaveRequest>>,
     }
 
+    struct Orders(Sender<ToRoot>);
+
+    impl Reducer for Orders {
+        fn order(&mut self, order: ToRoot) -> Result<(), String> {
+            self.0.try_send(order).map_err(|error| error.to_string())
+        }
+    }
+
     impl Rig {
         fn new(queue: usize) -> Rig {
             let config = Config {
@@ -334,9 +350,9 @@ mod tests {
             };
             let core = Coordinator::new(config, Time::ZERO).expect("is sound");
             let (record, records) = async_channel::bounded(100);
-            let (order, root) = async_channel::bounded(100);
+            let (orders, root) = async_channel::bounded(100);
             let (request, saves) = async_channel::bounded(1);
-            let ports = Ports { records: record, root: order, saves: request };
+            let ports = Ports { records: record, root: Box::new(Orders(orders)), saves: request };
             let mut driver = Driver::new(core, Clock::new(), ports);
             let (queue, queued) = async_channel::bounded(queue);
             let (open, _) = async_channel::bounded(1);

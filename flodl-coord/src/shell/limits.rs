@@ -7,14 +7,10 @@ pub const EVENTS: usize = 1024;
 /// Control frames that wait for one relay; one more ends its connection. 64 ranks that get three messages a round fill a
 /// twentieth of it.
 pub const CONTROL_QUEUE: usize = 4096;
-/// Orders that wait for the root.
-pub const ROOT_QUEUE: usize = 4096;
 /// Records that wait for the monitor; one more is dropped and counted.
 pub const RECORDS: usize = 16 * 1024;
 /// Checkpoint sets that wait to be written.
 pub const SAVES: usize = 4;
-/// Chunks that wait between a data connection and the root, each direction; at most 1 MiB each.
-pub const DATA_QUEUE: usize = 16;
 /// Ranks that a relay spoke for without leave, remembered so that each is reported once.
 pub(crate) const REFUSED_SPEAKERS: usize = 1024;
 /// How long accepting rests after the machine refused a connection (no descriptor left).

@@ -1,10 +1,9 @@
-//! One authenticated connection: its reader task and its writer task.
+//! One authenticated control connection: its reader task and its writer task.
 
 use super::driver::Event;
 use async_channel::{Receiver, Sender};
 use flodl_wire::io::{FrameReader, FrameWriter};
-use flodl_wire::message::Data;
-use flodl_wire::{Frame, Incarnation, SessionId, Stream};
+use flodl_wire::{Frame, SessionId};
 use futures_lite::io::{AsyncRead, AsyncWrite};
 use smol::future;
 
@@ -54,42 +53,4 @@ pub(super) async fn write_control<W: AsyncWrite + Unpin>(
         queue.close();
         events.send(Event::Closed { session, error: error.to_string() }).await.ok();
     }
-}
-
-/// Hands a data connection's frames to the root, each as fast as the root takes them.
-pub(super) async fn read_data<R: AsyncRead + Unpin>(
-    mut reader: FrameReader<R>,
-    to_root: Sender<Data>,
-) -> Result<(), String> {
-    loop {
-        let frame = match reader.next().await {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
-        };
-        if frame.stream != Stream::Host {
-            return Err(format!("data on {:?}, where a relay's sums travel for its whole host", frame.stream));
-        }
-        let data = frame.to_data().map_err(|error| error.to_string())?;
-        if to_root.send(data).await.is_err() {
-            return Ok(());
-        }
-    }
-}
-
-/// Sends the root's chunks down a data connection.
-pub(super) async fn write_data<W: AsyncWrite + Unpin>(
-    mut writer: FrameWriter<W>,
-    from_root: Receiver<Data>,
-) -> Result<(), String> {
-    let written = async {
-        while let Ok(data) = from_root.recv().await {
-            writer.send_data(Stream::Host, Incarnation(0), &data).await?;
-            if from_root.is_empty() {
-                writer.flush().await?;
-            }
-        }
-        writer.close().await
-    };
-    written.await.map_err(|error| error.to_string())
 }

@@ -2,7 +2,7 @@
 //!
 //! One task owns the core ([`Driver`]). An [`Acceptor`] takes connections in behind a [`Gate`]; each authenticated control
 //! connection has a reader task, which turns bytes into events, and a writer task behind a bounded queue. Data connections
-//! go to the root as pairs of channels ([`DataLink`]). Nothing here decides anything about the run.
+//! ([`DataLink`]) go to the root. Nothing here decides anything about the run.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the shell is where clocks and tasks belong")]
 
@@ -18,5 +18,5 @@ mod quiet;
 
 pub use acceptor::{Acceptor, DataLink, RejectedLink};
 pub use clock::Clock;
-pub use driver::{Driver, Event, Opened, Ports, ToRoot, settle};
+pub use driver::{Driver, Event, Opened, Ports, Reducer, ToRoot, settle};
 pub use gate::Gate;
