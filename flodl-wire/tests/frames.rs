@@ -1,5 +1,7 @@
 //! What a decoder lets through, and everything it does not.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use common::samples::{chunk, controls, datas, host_reports, reports};

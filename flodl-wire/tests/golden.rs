@@ -4,6 +4,8 @@
 //! protocol: raise `VERSION_MAX` and keep the old file. Either way
 //! `FLODL_WIRE_GOLDEN=write cargo test -p flodl-wire --test golden` writes the file of `VERSION_MAX`; read its diff.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use common::samples::{

@@ -1,5 +1,7 @@
 //! What the handshake lets through, and everything it does not.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use common::samples::OTHER_RUN;

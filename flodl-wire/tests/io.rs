@@ -1,5 +1,6 @@
 //! Handshakes and frames over streams in memory: no socket, no clock that anything waits for.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![cfg(feature = "io")]
 
 mod common;

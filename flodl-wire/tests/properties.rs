@@ -1,5 +1,7 @@
 //! Laws: what goes in comes out, whatever it is and however it is cut; and no bytes at all make anything panic.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use common::samples::{controls, host_reports, reports};
