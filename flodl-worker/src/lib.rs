@@ -1,5 +1,6 @@
 //! The flodl worker: the training loop of one rank, from dataset to checkpoint.
 
+pub mod checkpoint;
 pub mod dataset;
 #[cfg(feature = "cpu")]
 pub mod id;
