@@ -1,6 +1,7 @@
 //! What several tests need: keys, a policy, a handshake between two machines in memory.
 
 #![allow(dead_code, reason = "each test program uses its own part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(unreachable_pub, reason = "a test program exports nothing")]
 
 use core::time::Duration;
