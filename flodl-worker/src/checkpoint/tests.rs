@@ -105,6 +105,9 @@ fn tensors_that_make_no_file_are_refused() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
 }
 
+/// Something done to a set.
+type Damage = Box<dyn Fn(&Path)>;
+
 #[test]
 fn flaws_are_found_and_named() {
     let write =
@@ -124,7 +127,7 @@ fn flaws_are_found_and_named() {
         *bytes.last_mut().unwrap() ^= 1;
         std::fs::write(path, bytes).unwrap();
     };
-    let cases: Vec<(Box<dyn Fn(&Path)>, &str)> = vec![
+    let cases: Vec<(Damage, &str)> = vec![
         (Box::new(remove(MANIFEST_FILE)), "manifest.json cannot be read: entity not found"),
         (Box::new(remove(MODEL_FILE)), "model.safetensors cannot be read: entity not found"),
         (Box::new(write(MANIFEST_FILE, "")), "manifest.json cannot be understood: EOF"),
