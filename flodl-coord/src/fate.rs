@@ -2,9 +2,9 @@
 
 use core::fmt;
 use core::time::Duration;
-use flodl_wire::Rank;
 use flodl_wire::message::record::Reason;
 use flodl_wire::message::report::ExitStatus;
+use flodl_wire::{Rank, Round};
 
 /// How a member's life ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +47,11 @@ pub enum Fate {
     },
     /// It broke the protocol.
     Breach(Breach),
+    /// It did not come to hold the consensus, or not to keep it, in so many rounds in a row.
+    OutOfSync {
+        /// How many.
+        rounds: u32,
+    },
     /// It did not end within the time given for it.
     Overdue {
         /// The time given.
@@ -74,9 +79,34 @@ pub enum Breach {
     /// It spoke of a window it is not in.
     #[error("it reported a window it was not given")]
     Window,
+    /// Its window report's figures contradict each other.
+    #[error("it reported {batches} batches of {told} samples, and ranges that hold {samples}")]
+    Figures {
+        /// Batches reported.
+        batches: u64,
+        /// Samples reported.
+        told: u64,
+        /// Samples in the ranges it reported.
+        samples: u64,
+    },
+    /// It spoke of a round before it had said what it brings into it.
+    #[error("it spoke of {round} before its window report and snapshot")]
+    Order {
+        /// The round.
+        round: Round,
+    },
     /// Its manifest does not hash to the digest it was announced with.
     #[error("its list of tensors does not match the digest it announced")]
     Manifest,
+    /// Its manifest did not come.
+    #[error("it did not send its list of tensors within {within:?} of being asked")]
+    ManifestLate {
+        /// The time given.
+        within: Duration,
+    },
+    /// Its model has nothing to train.
+    #[error("its model holds no parameters: there is nothing to train")]
+    NoParameters,
     /// Its dataset holds nothing, or more than can be scheduled.
     #[error("its dataset holds {len} samples; 1 to {max} can be trained on")]
     Dataset {
@@ -103,7 +133,7 @@ impl Fate {
             Fate::Exited { status: ExitStatus::Code(_), .. } => true,
             Fate::Exited { status: ExitStatus::Signal(signal), .. } => CRASHES.contains(signal),
             Fate::Finished | Fate::Disconnected { .. } | Fate::Silent { .. } | Fate::HostLost { .. } => false,
-            Fate::Overdue { .. } => false,
+            Fate::OutOfSync { .. } | Fate::Overdue { .. } => false,
         }
     }
 
@@ -118,6 +148,7 @@ impl Fate {
             Fate::Silent { .. } => "silent",
             Fate::HostLost { .. } => "host-lost",
             Fate::Breach(_) => "protocol-breach",
+            Fate::OutOfSync { .. } => "out-of-sync",
             Fate::Overdue { .. } => "overdue",
         }
     }
@@ -153,6 +184,7 @@ impl fmt::Display for Fate {
             Fate::Silent { patience } => write!(f, "nothing was heard from it for {patience:?} (the patience)"),
             Fate::HostLost { error } => write!(f, "the link to its host is gone: {error}"),
             Fate::Breach(breach) => write!(f, "it broke the protocol: {breach}"),
+            Fate::OutOfSync { rounds } => write!(f, "it did not hold the consensus after {rounds} rounds in a row"),
             Fate::Overdue { within } => write!(f, "it did not end within {within:?} of being told to"),
         }
     }

@@ -2,10 +2,12 @@
 
 use crate::Fate;
 use crate::context::Context;
+use crate::gate::list;
 use crate::id;
 use crate::members::State;
 use crate::output::{Output, SaveRequest};
 use crate::running::Running;
+use core::fmt;
 use flodl_wire::message::Control;
 use flodl_wire::message::record::{EventKind, Reason};
 use flodl_wire::message::report::Evaluation;
@@ -17,7 +19,18 @@ pub(crate) struct Finishing {
     running: Running,
     ending: Ending,
     stage: Stage,
-    saved: bool,
+    saved: Saved,
+}
+
+/// What became of the checkpoint set.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Saved {
+    /// It was not asked for (yet): there may be nothing to save.
+    Not,
+    /// It is written.
+    Written,
+    /// It could not be written.
+    Failed,
 }
 
 /// Why the run ends.
@@ -40,7 +53,7 @@ enum Stage {
 impl Finishing {
     /// Goes on from the final commit (or from the loss of the last rank).
     pub(crate) fn start(ctx: &mut Context<'_>, running: Running, ending: Ending) -> Finishing {
-        let mut finishing = Finishing { running, ending, stage: Stage::Saving { until: ctx.now }, saved: false };
+        let mut finishing = Finishing { running, ending, stage: Stage::Saving { until: ctx.now }, saved: Saved::Not };
         finishing.stage = match finishing.ending {
             Ending::Deserted { .. } => finishing.save(ctx),
             Ending::Done | Ending::Stopped => finishing.evaluate(ctx, BTreeSet::new()),
@@ -115,7 +128,7 @@ impl Finishing {
         if !matches!(self.stage, Stage::Saving { .. }) {
             return;
         }
-        self.saved = result.is_ok();
+        self.saved = if result.is_ok() { Saved::Written } else { Saved::Failed };
         let (path, why) = match result {
             Ok(path) => (Some(path), None),
             Err(error) => (None, Some(Reason::new("not-saved", format!("the checkpoint was not written: {error}")))),
@@ -140,7 +153,7 @@ impl Finishing {
 
     /// A rank says its last word.
     pub(crate) fn finished(&mut self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) {
-        self.running.check_replica(ctx, rank, digest);
+        self.running.replica_is_equal(ctx, rank, digest);
         if let Some(member) = ctx.members.get_mut(rank)
             && let State::Leaving { finished } = &mut member.state
         {
@@ -187,8 +200,8 @@ impl Finishing {
         }
     }
 
-    /// The exit status, once everybody's end is confirmed; else what is waited for.
-    pub(crate) fn advance(&self, ctx: &Context<'_>) -> Result<i32, Reason> {
+    /// The exit status with its reason, once everybody's end is confirmed; else what is waited for.
+    pub(crate) fn advance(&self, ctx: &Context<'_>) -> Result<(i32, Option<Reason>), Reason> {
         match &self.stage {
             Stage::Evaluating { rank, .. } => {
                 Err(Reason::new("evaluating", format!("waiting for the evaluation of {rank}")).about([*rank]))
@@ -197,28 +210,38 @@ impl Finishing {
             Stage::Ending { .. } => {
                 let late: Vec<Rank> = ctx.members.living().map(|member| member.rank).collect();
                 if late.is_empty() {
-                    return Ok(self.exit(ctx));
+                    let exit = self.exit(ctx);
+                    return Ok((exit, (exit != 0).then(|| self.reason(ctx))));
                 }
                 Err(Reason::new("ending", "waiting for ranks to end").about(late))
             }
         }
     }
 
+    /// Why the exit status is not 0.
+    fn reason(&self, ctx: &Context<'_>) -> Reason {
+        let lost = ctx.members.iter().filter(|member| matches!(&member.state, State::Gone(fate) if fate.is_loss()));
+        let lost: Vec<Rank> = lost.map(|member| member.rank).collect();
+        let without = if lost.is_empty() { String::new() } else { format!(", without {}", shown(&lost)) };
+        let unsaved = if self.saved == Saved::Failed { "; the checkpoint was not written" } else { "" };
+        Reason::new("ended", format!("{}{without}{unsaved}", self.ending.sentence())).about(lost)
+    }
+
     fn exit(&self, ctx: &Context<'_>) -> i32 {
         match self.ending {
-            Ending::Done if !self.saved => 1,
+            Ending::Done if self.saved != Saved::Written => 1,
             Ending::Done if ctx.members.any_loss() => 3,
             Ending::Done => 0,
-            Ending::Stopped if self.saved => 4,
+            Ending::Stopped if self.saved == Saved::Written => 4,
             Ending::Stopped => 1,
-            Ending::Deserted { brought_itself_down: true } => 1,
-            Ending::Deserted { brought_itself_down: false } => 4,
+            Ending::Deserted { brought_itself_down } if brought_itself_down || self.saved == Saved::Failed => 1,
+            Ending::Deserted { .. } => 4,
         }
     }
 
     /// Whether the checkpoint set is written.
     pub(crate) fn is_saved(&self) -> bool {
-        self.saved
+        self.saved == Saved::Written
     }
 }
 
@@ -230,4 +253,14 @@ impl Ending {
             Ending::Deserted { .. } => "no rank is left",
         }
     }
+}
+
+fn shown(ranks: &[Rank]) -> String {
+    struct Shown<'a>(&'a [Rank]);
+    impl fmt::Display for Shown<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            list(f, self.0, |f, rank| write!(f, "{rank}"))
+        }
+    }
+    Shown(ranks).to_string()
 }

@@ -5,12 +5,11 @@ use crate::gate::list;
 use crate::members::State;
 use crate::{Breach, Fate};
 use core::fmt;
-use flodl_wire::Rank;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::Control;
 use flodl_wire::message::join::{DatasetInfo, LayoutSizes, Ready, RunConfig, Section, TensorSpec, TrainerSettings};
-use flodl_wire::message::record::Body;
-use flodl_wire::message::record::{EventKind, Meta, Reason};
+use flodl_wire::message::record::{Body, EventKind, Meta, Reason};
+use flodl_wire::{Rank, Time};
 use std::collections::BTreeMap;
 
 /// Samples of a dataset at the most: position arithmetic stays far from overflow.
@@ -26,7 +25,14 @@ pub(crate) struct Forming {
     /// Lists of tensors by their digest, as far as they are known.
     manifests: BTreeMap<[u8; 32], Vec<TensorSpec>>,
     /// Those who were asked for theirs.
-    asked: BTreeMap<Rank, Vec<TensorSpec>>,
+    asked: BTreeMap<Rank, Asked>,
+}
+
+/// A list of tensors on its way.
+#[derive(Clone, Debug)]
+struct Asked {
+    until: Time,
+    tensors: Vec<TensorSpec>,
 }
 
 /// What the run trains, agreed on by all of its ranks.
@@ -84,6 +90,9 @@ impl Forming {
         if len == 0 || len.saturating_mul(augment) > DATASET_MAX {
             return Err(Breach::Dataset { len, max: DATASET_MAX / augment });
         }
+        if ready.layout.parameters == 0 {
+            return Err(Breach::NoParameters);
+        }
         let Some(member) = ctx.members.get_mut(rank).filter(|member| matches!(member.state, State::Starting)) else {
             return Ok(());
         };
@@ -100,15 +109,15 @@ impl Forming {
         (part, parts): (u32, u32),
         tensors: Vec<TensorSpec>,
     ) -> Result<(), Breach> {
-        let Some(list) = self.asked.get_mut(&rank) else { return Ok(()) };
-        list.extend(tensors);
-        if list.len() > TENSORS_MAX {
+        let Some(asked) = self.asked.get_mut(&rank) else { return Ok(()) };
+        asked.tensors.extend(tensors);
+        if asked.tensors.len() > TENSORS_MAX {
             return Err(Breach::Manifest);
         }
         if part.saturating_add(1) < parts {
             return Ok(());
         }
-        let list = self.asked.remove(&rank).unwrap_or_default();
+        let Some(Asked { tensors: list, .. }) = self.asked.remove(&rank) else { return Ok(()) };
         let State::Joining(ready) = &ctx.members.get(rank).ok_or(Breach::Manifest)?.state else { return Ok(()) };
         if manifest_digest(&list) != ready.manifest_digest || sizes(&list) != Some(ready.layout) {
             return Err(Breach::Manifest);
@@ -117,16 +126,29 @@ impl Forming {
         Ok(())
     }
 
+    /// When [`Forming::overdue`] has something to say.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.asked.values().map(|asked| asked.until).min()
+    }
+
+    /// Those whose list of tensors has not come in time, though they give signs of life.
+    pub(crate) fn overdue(&self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
+        let fate = || Fate::Breach(Breach::ManifestLate { within: ctx.deadlines.silence });
+        let late = self.asked.iter().filter(|(_, asked)| ctx.now >= asked.until);
+        late.map(|(&rank, _)| (rank, fate())).collect()
+    }
+
     /// Whether the run can start now.
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Formed {
+        let gone = ctx.members.iter().filter(|member| member.is_gone()).count();
+        let left = (ctx.config.world_size as usize).saturating_sub(gone);
+        if left < ctx.config.min_ranks as usize {
+            return Formed::TooFew(too_few(ctx, left));
+        }
         if let Some(waiting) = self.missing(ctx) {
             return Formed::Waiting(waiting);
         }
         let groups = groups(ctx);
-        let ready: usize = groups.iter().map(|(_, ranks)| ranks.len()).sum();
-        if ready < ctx.config.min_ranks as usize {
-            return Formed::TooFew(too_few(ready, ctx.config.min_ranks));
-        }
         if let Some(waiting) = self.ask_manifests(ctx, &groups) {
             return Formed::Waiting(waiting);
         }
@@ -160,7 +182,7 @@ impl Forming {
                 continue;
             }
             if let std::collections::btree_map::Entry::Vacant(entry) = self.asked.entry(rank) {
-                entry.insert(Vec::new());
+                entry.insert(Asked { until: ctx.now.plus(ctx.deadlines.silence), tensors: Vec::new() });
                 ctx.tell(rank, Control::SendManifest);
             }
             from.push(rank);
@@ -170,7 +192,7 @@ impl Forming {
 
     fn close(&self, ctx: &mut Context<'_>, groups: &[(Agreement, Vec<Rank>)]) -> Formed {
         let largest = groups.iter().max_by_key(|(_, ranks)| (ranks.len(), core::cmp::Reverse(ranks.first().copied())));
-        let Some((agreement, ranks)) = largest else { return Formed::TooFew(too_few(0, ctx.config.min_ranks)) };
+        let Some((agreement, ranks)) = largest else { return Formed::TooFew(too_few(ctx, 0)) };
         for (other, refused) in groups.iter().filter(|(other, _)| other != agreement) {
             for &rank in refused {
                 let why = self.difference((rank, other), (ranks[0], agreement));
@@ -178,7 +200,7 @@ impl Forming {
             }
         }
         if ranks.len() < ctx.config.min_ranks as usize {
-            return Formed::TooFew(too_few(ranks.len(), ctx.config.min_ranks));
+            return Formed::TooFew(too_few(ctx, ranks.len()));
         }
         let tensors = self.manifests.get(&agreement.manifest).cloned().unwrap_or_default();
         let augment = u64::from(agreement.trainer.augment.unwrap_or(1).max(1));
@@ -286,9 +308,29 @@ fn announce(ctx: &mut Context<'_>, agreed: &Agreed, ranks: &[Rank]) {
     ctx.event(EventKind::Formed { ranks: ranks.to_vec() }, None);
 }
 
-fn too_few(ready: usize, min: u32) -> Reason {
-    let text = format!("only {ready} of the ranks can take part and the run needs {min} (--min-ranks)");
-    Reason::new("too-few-ranks", text)
+/// Why the run does not start, with what became of everybody who is missing.
+fn too_few(ctx: &Context<'_>, able: usize) -> Reason {
+    let mut why = TooFew { able, min: ctx.config.min_ranks, gone: Vec::new() };
+    for member in ctx.members.iter() {
+        if let State::Gone(fate) = &member.state {
+            why.gone.push((member.rank, fate.to_string()));
+        }
+    }
+    Reason::new("too-few-ranks", why.to_string()).about(why.gone.iter().map(|&(rank, _)| rank))
+}
+
+struct TooFew {
+    able: usize,
+    min: u32,
+    gone: Vec<(Rank, String)>,
+}
+
+impl fmt::Display for TooFew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooFew { able, min, gone } = self;
+        write!(f, "only {able} of the ranks can take part and the run needs {min} (--min-ranks): ")?;
+        list(f, gone, |f, (rank, fate)| write!(f, "{rank}: {fate}"))
+    }
 }
 
 /// The sizes of the sections; `None` where they overflow.

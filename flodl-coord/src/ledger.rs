@@ -4,7 +4,7 @@ use crate::Breach;
 use crate::gate::PoolLevel;
 use crate::id;
 use flodl_elche::{Pool, Settled, Slot};
-use flodl_wire::message::report::FoldedPart;
+use flodl_wire::message::report::{FoldedPart, WindowReport};
 use flodl_wire::{Epoch, Range, Rank, Round};
 
 /// The samples' side of a run.
@@ -26,8 +26,21 @@ pub(crate) struct Ledger {
 pub(crate) struct Settlement {
     /// Samples committed.
     pub(crate) committed: u64,
-    /// Samples that will be trained again although a part of their work is in the consensus.
+    /// Samples that will be trained again, because their work is not (or not wholly) in the consensus.
+    pub(crate) given_back: u64,
+    /// Those of them of which a part is in the consensus all the same.
     pub(crate) repeats: u64,
+}
+
+/// How a rank's part of a round ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// How much of it is in the consensus.
+    pub(crate) part: FoldedPart,
+    /// Optimizer steps in it, where the rank lived to tell.
+    pub(crate) steps: Option<u64>,
+    /// Whether what is missing is missing by the rank's own doing.
+    pub(crate) blamed: bool,
 }
 
 impl Ledger {
@@ -55,24 +68,32 @@ impl Ledger {
         id::ranges(&self.pool.lease(id::slot(rank), samples))
     }
 
-    /// A rank's window is over: `used` is trained, the rest of its leases goes back.
-    pub(crate) fn report(&mut self, rank: Rank, used: &[Range]) -> Result<(), Breach> {
-        let spans = id::spans(used);
-        let got = flodl_wire::id::samples(used);
-        self.pool.trained(id::slot(rank), &spans).map_err(|_| Breach::NotLeased { got })?;
+    /// A rank's window is over: what it used is trained, the rest of its leases goes back.
+    ///
+    /// Who trained a batch trained at least a sample, and who trained samples trained a batch: otherwise the gate could
+    /// take a rank that holds trained samples for one that has not moved.
+    pub(crate) fn report(&mut self, rank: Rank, report: &WindowReport) -> Result<(), Breach> {
+        let samples = flodl_wire::id::samples(&report.used);
+        let batches = u64::from(report.batches);
+        let possible = samples.div_ceil(u64::from(self.batch_size))..=samples;
+        if report.samples != samples || !possible.contains(&batches) {
+            return Err(Breach::Figures { batches, told: report.samples, samples });
+        }
+        let spans = id::spans(&report.used);
+        self.pool.trained(id::slot(rank), &spans).map_err(|_| Breach::NotLeased { got: samples })?;
         self.pool.give_back_unused(id::slot(rank));
         Ok(())
     }
 
-    /// A rank's snapshot is taken: what it trained is in the round now. Returns the samples.
-    pub(crate) fn enter_round(&mut self, rank: Rank, round: Round, ranges: &[Range]) -> Result<u64, Breach> {
-        let reported = self.pool.trained_of(id::slot(rank));
-        let snapshot = flodl_wire::id::samples(ranges);
-        if reported != snapshot {
-            return Err(Breach::Snapshot { snapshot, reported });
+    /// A rank's snapshot is taken: what it trained is in the round now, whatever the snapshot says it is. It must be what
+    /// the rank has reported.
+    pub(crate) fn enter_round(&mut self, rank: Rank, round: Round, ranges: &[Range]) -> Result<(), Breach> {
+        let reported = id::ranges(&self.pool.enter_round(id::slot(rank), round.0));
+        if joined(ranges) == reported {
+            return Ok(());
         }
-        self.pool.enter_round(id::slot(rank), round.0);
-        Ok(snapshot)
+        let (snapshot, reported) = (flodl_wire::id::samples(ranges), flodl_wire::id::samples(&reported));
+        Err(Breach::Snapshot { snapshot, reported })
     }
 
     /// A rank died in an open round: what it trained is settled with the round.
@@ -81,18 +102,24 @@ impl Ledger {
     }
 
     /// The round is over: what was folded whole is committed, the rest goes back.
-    pub(crate) fn settle(&mut self, rank: Rank, round: Round, part: FoldedPart) -> Settlement {
-        let outcome = match part {
+    pub(crate) fn settle(&mut self, rank: Rank, round: Round, verdict: Verdict) -> Settlement {
+        let outcome = match verdict.part {
             FoldedPart::Whole => Settled::Commit,
+            FoldedPart::None if verdict.blamed => Settled::Poisoned,
             FoldedPart::None => Settled::GiveBack,
             FoldedPart::Chunks(_) => Settled::Repeat,
         };
         let spans = self.pool.settle(round.0, id::slot(rank), outcome);
-        let samples = spans.iter().map(flodl_elche::Span::len).sum();
-        match part {
-            FoldedPart::Whole => Settlement { committed: samples, repeats: 0 },
-            FoldedPart::None => Settlement::default(),
-            FoldedPart::Chunks(_) => Settlement { committed: 0, repeats: samples },
+        let samples: u64 = spans.iter().map(flodl_elche::Span::len).sum();
+        match verdict.part {
+            FoldedPart::Whole => {
+                // Who died before it told its steps trained whole batches but for the last; nobody makes a step on nothing.
+                let steps = verdict.steps.unwrap_or(samples.div_ceil(u64::from(self.batch_size)));
+                self.global_step = self.global_step.saturating_add(steps.min(samples));
+                Settlement { committed: samples, ..Settlement::default() }
+            }
+            FoldedPart::None => Settlement { given_back: samples, ..Settlement::default() },
+            FoldedPart::Chunks(_) => Settlement { given_back: samples, repeats: samples, ..Settlement::default() },
         }
     }
 
@@ -140,4 +167,18 @@ impl Ledger {
     pub(crate) fn batch_size(&self) -> u32 {
         self.batch_size
     }
+}
+
+/// The same positions in ascending ranges that do not touch.
+fn joined(ranges: &[Range]) -> Vec<Range> {
+    let mut sorted: Vec<Range> = ranges.iter().copied().filter(|range| !range.is_empty()).collect();
+    sorted.sort_unstable();
+    let mut joined: Vec<Range> = Vec::new();
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => joined.push(range),
+        }
+    }
+    joined
 }

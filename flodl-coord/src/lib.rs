@@ -56,6 +56,7 @@
 //! - `cli`: the program `flodl`, which joins coordinator, relay, root, monitor and checkpoints; see
 //!   `flodl_coord::cli::main` for a controller of your own.
 
+mod closing;
 mod config;
 mod context;
 mod coordinator;
@@ -63,11 +64,14 @@ mod fate;
 mod finishing;
 mod formation;
 mod gate;
+mod hearing;
 mod id;
 mod input;
 mod ledger;
+mod liveness;
 mod members;
 mod output;
+mod planning;
 mod reason;
 mod round;
 mod running;

@@ -18,6 +18,8 @@ pub(crate) struct Member {
     pub(crate) doubt: Option<(Time, Fate)>,
     /// Optimizer steps it has told of; a change is movement.
     pub(crate) step: u64,
+    /// Rounds in a row after which it did not hold the consensus, or lost it before its next window was over.
+    pub(crate) missed: u32,
 }
 
 /// Where a member is in its life.
@@ -78,6 +80,10 @@ impl Member {
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.state, State::Active(_))
     }
+
+    pub(crate) fn is_training(&self) -> bool {
+        matches!(self.state, State::Active(Work::Training { .. }))
+    }
 }
 
 impl Members {
@@ -96,8 +102,16 @@ impl Members {
         }
         let incarnation = Incarnation(1);
         for &rank in &ranks {
-            let member =
-                Member { rank, incarnation, session, state: State::Starting, seen: None, doubt: None, step: 0 };
+            let member = Member {
+                rank,
+                incarnation,
+                session,
+                state: State::Starting,
+                seen: None,
+                doubt: None,
+                step: 0,
+                missed: 0,
+            };
             self.by_rank.insert(rank, member);
         }
         self.hosts.insert(session, HostLink { ranks: ranks.clone(), ..link });

@@ -5,7 +5,7 @@ use crate::members::{Members, State};
 use core::fmt;
 use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{Folded, SyncAck, SyncOutcome};
+use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, SyncOutcome};
 use flodl_wire::{Incarnation, Rank, Round, Time};
 use std::collections::BTreeMap;
 
@@ -16,6 +16,8 @@ pub(crate) struct OpenRound {
     pub(crate) requested: Time,
     pub(crate) parts: BTreeMap<Rank, RoundPart>,
     pub(crate) folded: Option<Folded>,
+    /// Whom a host's fold said last that it waits for, and for which chunk.
+    pub(crate) waits_for: Option<(Rank, u32)>,
 }
 
 /// One rank's part in it.
@@ -38,7 +40,10 @@ pub enum Unfinished {
         missing: Vec<Rank>,
     },
     /// The root has not folded it although every snapshot is taken.
-    Fold,
+    Fold {
+        /// Whom a host's fold said last that it waits for, and for which chunk.
+        waits_for: Option<(Rank, u32)>,
+    },
     /// These have not acknowledged its result.
     Acks {
         /// Who.
@@ -59,7 +64,7 @@ impl OpenRound {
         if let Some(source) = parts.values_mut().next().filter(|_| !consensus) {
             source.part = Part::Source;
         }
-        OpenRound { id, requested: now, parts, folded: None }
+        OpenRound { id, requested: now, parts, folded: None, waits_for: None }
     }
 
     pub(crate) fn roster(&self, members: &Members) -> Vec<RosterEntry> {
@@ -83,10 +88,22 @@ impl OpenRound {
         };
         let Some(folded) = &self.folded else {
             let missing = missing(|part| part.steps.is_none());
-            return Err(if missing.is_empty() { Unfinished::Fold } else { Unfinished::Snapshots { missing } });
+            let waits_for = self.waits_for;
+            return Err(if missing.is_empty() {
+                Unfinished::Fold { waits_for }
+            } else {
+                Unfinished::Snapshots { missing }
+            });
         };
         let missing = missing(|part| part.ack.is_none());
         if missing.is_empty() { Ok(folded) } else { Err(Unfinished::Acks { missing }) }
+    }
+
+    /// How much of a rank's contribution is in the round: nothing where the root does not name it, or names another life.
+    pub(crate) fn part_folded(&self, folded: &Folded, rank: Rank) -> FoldedPart {
+        let life = self.parts.get(&rank).map(|part| part.incarnation);
+        let named = folded.ranks.iter().find(|&&(r, incarnation, _)| r == rank && Some(incarnation) == life);
+        named.map_or(FoldedPart::None, |&(_, _, part)| part)
     }
 
     /// Ranks that reported another digest of the result than the root's.
@@ -106,7 +123,12 @@ impl RoundPart {
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let missing = match self {
-            Unfinished::Fold => return f.write_str("every snapshot is taken, the fold is not done"),
+            Unfinished::Fold { waits_for: None } => {
+                return f.write_str("every snapshot is taken, the fold is not done");
+            }
+            Unfinished::Fold { waits_for: Some((rank, chunk)) } => {
+                return write!(f, "the fold waits for chunk {chunk} of {rank}");
+            }
             Unfinished::Snapshots { missing } => {
                 f.write_str("waiting for the snapshot of ")?;
                 missing
@@ -123,10 +145,10 @@ impl fmt::Display for Unfinished {
 impl From<&Unfinished> for Reason {
     fn from(unfinished: &Unfinished) -> Reason {
         let (code, ranks) = match unfinished {
-            Unfinished::Fold => ("folding", [].as_slice()),
-            Unfinished::Snapshots { missing } => ("snapshots", missing.as_slice()),
-            Unfinished::Acks { missing } => ("acknowledgements", missing.as_slice()),
+            Unfinished::Fold { waits_for } => ("folding", waits_for.iter().map(|&(rank, _)| rank).collect()),
+            Unfinished::Snapshots { missing } => ("snapshots", missing.clone()),
+            Unfinished::Acks { missing } => ("acknowledgements", missing.clone()),
         };
-        Reason::new(code, unfinished.to_string()).about(ranks.iter().copied())
+        Reason::new(code, unfinished.to_string()).about(ranks)
     }
 }

@@ -1,19 +1,23 @@
 //! The run itself: windows and rounds in turn, until the last epoch is committed or somebody stops it.
+//!
+//! This file has what it is told and when it moves on; `planning` has the next window, `closing` the end of a round.
+//!
+//! Invariants: a rank that is `Training` holds leases of the open window and of no other; outside a round nobody's samples
+//! are in one; an epoch is left only when every position of it is committed or set aside.
 
 use crate::context::Context;
 use crate::formation::Agreed;
 use crate::gate::{self, Hold};
 use crate::id;
-use crate::ledger::{Ledger, Settlement};
-use crate::members::{State, Work};
-use crate::reason;
+use crate::ledger::Ledger;
+use crate::members::{Member, State, Work};
 use crate::round::OpenRound;
 use crate::{Breach, Fate};
-use flodl_elche::{Cadence, Demand, Plan, RoundFeedback, Slot, WindowSample};
+use flodl_elche::{Cadence, WindowSample};
 use flodl_wire::message::Control;
-use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
-use flodl_wire::message::record::{Body, EventKind, Node, RankWindow, Reason, RootRound};
-use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, WindowReport};
+use flodl_wire::message::control::Part;
+use flodl_wire::message::record::{Body, EventKind, Node, RankWindow, Reason};
+use flodl_wire::message::report::{Folded, SyncAck, WindowReport};
 use flodl_wire::{Range, Rank, Round, Time, Version, WindowId};
 
 /// A run that is going on.
@@ -22,13 +26,13 @@ pub(crate) struct Running {
     pub(crate) scheduler: Box<dyn Cadence>,
     pub(crate) ledger: Ledger,
     pub(crate) consensus: Option<Held>,
-    cycle: Cycle,
-    window: WindowId,
-    window_began: Time,
+    pub(crate) cycle: Cycle,
+    pub(crate) window: WindowId,
+    pub(crate) window_began: Time,
     next_round: Round,
-    losses: Losses,
+    pub(crate) losses: Losses,
     /// Somebody asked for the end: the next commit is the final one.
-    stopping: bool,
+    pub(crate) stopping: bool,
 }
 
 /// The consensus in force.
@@ -39,7 +43,8 @@ pub(crate) struct Held {
 }
 
 /// Where the cycle stands.
-enum Cycle {
+#[derive(Debug)]
+pub(crate) enum Cycle {
     /// Ranks train.
     Window,
     /// Ranks average.
@@ -48,9 +53,9 @@ enum Cycle {
 
 /// The window's loss over all ranks.
 #[derive(Copy, Clone, Debug, Default)]
-struct Losses {
-    sum: f64,
-    count: u64,
+pub(crate) struct Losses {
+    pub(crate) sum: f64,
+    pub(crate) count: u64,
 }
 
 /// Where the run goes after an input.
@@ -63,14 +68,13 @@ pub(crate) enum Step {
     Final,
     /// Nobody is left.
     Deserted,
+    /// These cannot be brought to hold the consensus: their life in the run is over.
+    Expel(Vec<(Rank, Fate)>),
 }
 
-/// What a commit found out.
-struct Closing {
-    outcome: RoundOutcome,
-    next: Next,
-    unequal: Vec<Rank>,
-}
+/// After so many rounds in a row without the consensus a rank's life in the run is over: a rank that answers, but whose
+/// data path does not work, would keep the others in rounds for ever.
+pub(crate) const MISSED_MAX: u32 = 3;
 
 impl Running {
     /// Starts with round 0, which spreads the first parameters.
@@ -100,10 +104,11 @@ impl Running {
     ) -> Result<(), Breach> {
         let Some(member) = ctx.members.get_mut(rank) else { return Ok(()) };
         match member.state {
-            State::Active(Work::Training { window, .. }) if window == report.window => {}
+            State::Active(Work::Training { window, .. })
+                if window == report.window && self.ledger.epoch == report.epoch => {}
             _ => return Err(Breach::Window),
         }
-        self.ledger.report(rank, &report.used)?;
+        self.ledger.report(rank, report)?;
         member.state = State::Active(Work::Reported { window: report.window, batches: report.batches });
         let sample = WindowSample {
             batches: report.batches,
@@ -114,34 +119,53 @@ impl Running {
         self.scheduler.observe(id::slot(rank), sample);
         if report.loss_sum.is_finite() {
             self.losses.sum += report.loss_sum;
-            self.losses.count += report.loss_count;
+            self.losses.count = self.losses.count.saturating_add(report.loss_count);
         }
         ctx.record(Body::Node(Node::Rank(rank_window(rank, report))));
-        self.check_replica(ctx, rank, report.replica_digest);
+        if self.replica_is_equal(ctx, rank, report.replica_digest) {
+            if let Some(member) = ctx.members.get_mut(rank) {
+                member.missed = 0;
+            }
+        } else {
+            self.resynchronise(ctx, rank);
+        }
         Ok(())
     }
 
-    /// Compares a rank's live tensors with the consensus that it says they hold.
-    pub(crate) fn check_replica(&mut self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) {
-        let (Some((version, digest)), Some(held)) = (digest, self.consensus) else { return };
+    /// Compares a rank's live tensors with the consensus that it says they hold. Where they cannot be compared they count
+    /// as equal.
+    pub(crate) fn replica_is_equal(&self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) -> bool {
+        let (Some((version, digest)), Some(held)) = (digest, self.consensus) else { return true };
         if version != held.version {
-            return;
+            return true;
         }
         let equal = digest == held.digest;
         ctx.event(EventKind::ReplicaDigest { rank, version, equal }, None);
         if !equal {
             let text = format!("the replica of {rank} is not the consensus of {version}: averaging did not reach it");
             ctx.alert(Reason::new("replica-differs", text).about([rank]));
-            if let Some(member) = ctx.members.get_mut(rank).filter(|member| member.is_active()) {
-                member.state = State::Syncing;
-                self.ledger.release(rank, false);
-            }
         }
+        equal
+    }
+
+    /// A rank does not hold what the others hold: what it trained goes back, and the next round gives it the consensus. A
+    /// round that it contributes to already does that by itself.
+    fn resynchronise(&mut self, ctx: &mut Context<'_>, rank: Rank) {
+        let Some(member) = ctx.members.get_mut(rank) else { return };
+        member.missed += 1;
+        if matches!(self.cycle, Cycle::Round(_)) {
+            return;
+        }
+        member.state = State::Syncing;
+        self.scheduler.leave(id::slot(rank));
+        self.ledger.release(rank, false);
+        self.extend(ctx);
     }
 
     /// A rank has taken its snapshot.
     pub(crate) fn snapshot(
         &mut self,
+        ctx: &Context<'_>,
         rank: Rank,
         (round, steps): (Round, u64),
         ranges: &[Range],
@@ -151,28 +175,45 @@ impl Running {
             return Ok(());
         };
         if part.part == Part::Contribute {
+            if ctx.members.get(rank).is_some_and(Member::is_training) {
+                return Err(Breach::Order { round });
+            }
             self.ledger.enter_round(rank, round, ranges)?;
         }
         part.steps = Some(steps);
         Ok(())
     }
 
-    /// A rank has the round's result, or knows that it will not come.
-    pub(crate) fn acknowledged(&mut self, rank: Rank, ack: SyncAck) {
+    /// A rank has the round's result, or knows that it will not come. Its first word counts.
+    pub(crate) fn acknowledged(&mut self, rank: Rank, ack: SyncAck) -> Result<(), Breach> {
         if let Cycle::Round(open) = &mut self.cycle
             && open.id == ack.round
-            && let Some(part) = open.parts.get_mut(&rank)
+            && let Some(part) = open.parts.get_mut(&rank).filter(|part| part.ack.is_none())
         {
+            if part.part == Part::Contribute && part.steps.is_none() {
+                return Err(Breach::Order { round: ack.round });
+            }
             part.ack = Some(ack);
         }
+        Ok(())
     }
 
-    /// The root has folded the round.
+    /// The root has folded the round. Its first word counts.
     pub(crate) fn folded(&mut self, folded: Folded) {
         if let Cycle::Round(open) = &mut self.cycle
             && open.id == folded.round
+            && open.folded.is_none()
         {
             open.folded = Some(folded);
+        }
+    }
+
+    /// A host's fold waits for one rank: a stall report will name it.
+    pub(crate) fn fold_waits(&mut self, round: Round, (rank, chunk): (Rank, u32)) {
+        if let Cycle::Round(open) = &mut self.cycle
+            && open.id == round
+        {
+            open.waits_for = Some((rank, chunk));
         }
     }
 
@@ -182,6 +223,11 @@ impl Running {
         if matches!(self.cycle, Cycle::Window) {
             self.request_params(ctx);
         }
+    }
+
+    /// Whether every sample of every epoch is committed or set aside.
+    pub(crate) fn is_done(&self) -> bool {
+        self.ledger.epoch_is_complete() && self.ledger.is_last_epoch()
     }
 
     /// A rank's life is over: its samples go back, plans and the open round go on without it.
@@ -203,7 +249,7 @@ impl Running {
     }
 
     /// Says which samples are set aside, if any new ones are.
-    fn tell_quarantine(&mut self, ctx: &mut Context<'_>) {
+    pub(crate) fn tell_quarantine(&mut self, ctx: &mut Context<'_>) {
         let epoch = self.ledger.epoch;
         if let Some((samples, ranges)) = self.ledger.newly_quarantined() {
             let text = format!(
@@ -214,28 +260,15 @@ impl Running {
         }
     }
 
-    /// Samples that came back go to ranks that are still training and have room.
-    fn extend(&mut self, ctx: &mut Context<'_>) {
-        let batch = u64::from(self.ledger.batch_size());
-        let mut grants = Vec::new();
-        for member in ctx.members.iter_mut() {
-            let State::Active(Work::Training { window, quota_max, leased }) = &mut member.state else { continue };
-            let room = (u64::from(*quota_max) * batch).saturating_sub(*leased);
-            let leases = self.ledger.lease(member.rank, room);
-            if !leases.is_empty() {
-                *leased += flodl_wire::id::samples(&leases);
-                grants.push((member.rank, Control::ExtendPartition { window: *window, leases }));
-            }
-        }
-        for (rank, grant) in grants {
-            ctx.tell(rank, grant);
-        }
-    }
-
     /// Does what can be done now.
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Step {
         if ctx.members.living().next().is_none() {
             return Step::Deserted;
+        }
+        let astray = ctx.members.living().filter(|member| member.missed >= MISSED_MAX);
+        let astray: Vec<_> = astray.map(|m| (m.rank, Fate::OutOfSync { rounds: m.missed })).collect();
+        if !astray.is_empty() {
+            return Step::Expel(astray);
         }
         match &self.cycle {
             Cycle::Round(open) => match open.finished(ctx.members) {
@@ -252,12 +285,15 @@ impl Running {
     }
 
     /// Nobody trained. More samples: another window without a round. None left: the epoch is over (everything that
-    /// was not committed is set aside).
+    /// was not committed is set aside), unless somebody still holds some.
     fn replan(&mut self, ctx: &mut Context<'_>, available: u64, outstanding: u64) -> Step {
         if available > 0 {
             let why = Reason::from(&Hold::NothingMoved { available, outstanding });
             ctx.event(EventKind::PlanChanged, Some(why));
             return self.plan_window(ctx);
+        }
+        if !self.ledger.epoch_is_complete() {
+            return Step::Hold(Reason::from(&Hold::NothingMoved { available, outstanding }));
         }
         if self.ledger.is_last_epoch() {
             return self.request_params(ctx);
@@ -266,197 +302,11 @@ impl Running {
         self.plan_window(ctx)
     }
 
-    fn request_params(&mut self, ctx: &mut Context<'_>) -> Step {
+    pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>) -> Step {
         let round = open_round(ctx, self.next_round, self.consensus.is_some());
         self.next_round = Round(self.next_round.0 + 1);
         self.cycle = Cycle::Round(round);
         Step::Again
-    }
-
-    fn close_round(&mut self, ctx: &mut Context<'_>) -> Step {
-        let Cycle::Round(open) = std::mem::replace(&mut self.cycle, Cycle::Window) else { return Step::Again };
-        let Ok(folded) = open.finished(ctx.members) else { return Step::Again };
-        let folded = folded.clone();
-        let settled = self.settle(&open, &folded);
-        self.tell_quarantine(ctx);
-        let closing = self.decide(&open, &folded);
-        if let RoundOutcome::Committed { version } = closing.outcome {
-            self.consensus = Some(Held { version, digest: folded.digest });
-            self.commit_members(ctx, &open, &closing.unequal);
-        }
-        self.record_round(ctx, &open, (&folded, &settled, &closing));
-        ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
-        self.feed_scheduler(ctx, &open);
-        if closing.next == Next::Final {
-            return Step::Final;
-        }
-        if self.consensus.is_none() || ctx.members.active().next().is_none() {
-            return self.request_params(ctx);
-        }
-        if self.ledger.epoch_is_complete() {
-            self.open_next_epoch(ctx);
-        }
-        self.plan_window(ctx)
-    }
-
-    /// Commits or gives back what each rank trained for this round.
-    fn settle(&mut self, open: &OpenRound, folded: &Folded) -> Vec<(Rank, Settlement)> {
-        let mut settled = Vec::new();
-        for &(rank, _, part) in &folded.ranks {
-            let settlement = self.ledger.settle(rank, open.id, part);
-            let steps = open.parts.get(&rank).and_then(|part| part.steps).unwrap_or(0);
-            if part == FoldedPart::Whole && settlement.committed > 0 {
-                self.ledger.global_step += steps;
-            }
-            settled.push((rank, settlement));
-        }
-        settled
-    }
-
-    /// What becomes of the round. A round 0 counts only with its source's whole contribution; a round that folded
-    /// nothing hands the consensus that exists to those who lack it, and otherwise changes nothing.
-    fn decide(&self, open: &OpenRound, folded: &Folded) -> Closing {
-        let whole = |part: Part| {
-            folded.ranks.iter().any(|&(rank, _, how)| {
-                how == FoldedPart::Whole && open.parts.get(&rank).is_some_and(|p| p.part == part)
-            })
-        };
-        let outcome = match self.consensus {
-            None if whole(Part::Source) => RoundOutcome::Committed { version: Version(0) },
-            None => RoundOutcome::Nothing,
-            Some(held) if folded.any_mass => RoundOutcome::Committed { version: held.version.next() },
-            Some(held) if open.parts.values().any(|part| part.part == Part::Receive && part.whole().is_some()) => {
-                RoundOutcome::Committed { version: held.version }
-            }
-            Some(_) => RoundOutcome::Nothing,
-        };
-        let done = self.ledger.epoch_is_complete() && self.ledger.is_last_epoch();
-        let has_consensus = self.consensus.is_some() || outcome != RoundOutcome::Nothing;
-        let next = if (done || self.stopping) && has_consensus { Next::Final } else { Next::Window };
-        Closing { outcome, next, unequal: open.other_digests(folded.digest) }
-    }
-
-    /// Who has the whole result holds the consensus now; who has not is a joiner in the next round.
-    fn commit_members(&mut self, ctx: &mut Context<'_>, open: &OpenRound, unequal: &[Rank]) {
-        for (&rank, part) in &open.parts {
-            let Some(member) = ctx.members.get_mut(rank).filter(|member| member.takes_part()) else { continue };
-            let holds = part.whole().is_some() && !unequal.contains(&rank);
-            if holds && !member.is_active() {
-                self.scheduler.join(id::slot(rank));
-            }
-            member.state = if holds { State::Active(Work::Idle) } else { State::Syncing };
-        }
-        for &rank in unequal {
-            let text = format!("{rank} received another result than the root sent in {}", open.id);
-            ctx.alert(Reason::new("digest-differs", text).about([rank]));
-        }
-    }
-
-    fn record_round(
-        &mut self,
-        ctx: &mut Context<'_>,
-        open: &OpenRound,
-        (folded, settled, closing): (&Folded, &[(Rank, Settlement)], &Closing),
-    ) {
-        let round = open.id;
-        let RoundOutcome::Committed { version } = closing.outcome else {
-            let text = "nothing was folded: everybody keeps what it has";
-            ctx.event(EventKind::RoundEmpty { round }, Some(Reason::new("no-mass", text)));
-            return;
-        };
-        let partial = |&(rank, _, part): &(Rank, _, FoldedPart)| matches!(part, FoldedPart::Chunks(_)).then_some(rank);
-        let kind = EventKind::RoundCommitted {
-            round,
-            version,
-            committed: settled.iter().filter(|(_, s)| s.committed > 0).map(|&(rank, s)| (rank, s.committed)).collect(),
-            repeats: settled.iter().map(|(_, settlement)| settlement.repeats).sum(),
-            partial: folded.ranks.iter().filter_map(partial).collect(),
-            digests_equal: closing.unequal.is_empty(),
-        };
-        ctx.event(kind, None);
-        let losses = std::mem::take(&mut self.losses);
-        let divergence = |(&rank, part): (&Rank, &crate::round::RoundPart)| Some((rank, part.ack?.divergence?));
-        let root = RootRound {
-            round,
-            window: self.window,
-            wall: ctx.now.since(self.window_began),
-            reduce: ctx.now.since(open.requested),
-            anchor: self.scheduler.anchor(),
-            loss: (losses.count > 0).then(|| losses.sum / losses.count as f64),
-            divergence: open.parts.iter().filter_map(divergence).collect(),
-        };
-        ctx.record(Body::Node(Node::Root(root)));
-    }
-
-    fn feed_scheduler(&mut self, ctx: &mut Context<'_>, open: &OpenRound) {
-        if self.window == WindowId(0) {
-            return;
-        }
-        let alive = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| !member.is_gone());
-        let acks = || open.parts.iter().filter(|(rank, _)| alive(rank)).filter_map(|(&r, p)| Some((r, p, p.ack?)));
-        let steps = |steps: Option<u64>| u32::try_from(steps.unwrap_or(0)).unwrap_or(u32::MAX);
-        let feedback = RoundFeedback {
-            window_wall: ctx.now.since(self.window_began),
-            reduce: ctx.now.since(open.requested),
-            waits: acks().map(|(rank, _, ack)| (id::slot(rank), ack.waited)).collect(),
-            divergence: acks().filter_map(|(rank, _, ack)| Some((id::slot(rank), ack.divergence?))).collect(),
-            steps: acks().map(|(rank, part, _)| (id::slot(rank), steps(part.steps))).collect(),
-            norms: Vec::new(),
-        };
-        for change in self.scheduler.round_done(&feedback) {
-            ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));
-        }
-    }
-
-    fn open_next_epoch(&mut self, ctx: &mut Context<'_>) {
-        ctx.event(EventKind::EpochDone { epoch: self.ledger.epoch }, None);
-        self.ledger.next_epoch();
-    }
-
-    fn plan_window(&mut self, ctx: &mut Context<'_>) -> Step {
-        let live: Vec<Slot> = ctx.members.active().map(|member| id::slot(member.rank)).collect();
-        let level = self.ledger.level();
-        if level.available == self.ledger.epoch_len() {
-            self.ledger.reserve(&self.scheduler.weights(&live));
-        }
-        let demand =
-            Demand { live: &live, remaining: level.available, epoch_len: self.ledger.epoch_len(), callbacks: &[] };
-        let plan = self.scheduler.plan(&demand);
-        self.window = WindowId(self.window.0 + 1);
-        self.window_began = ctx.now;
-        self.cycle = Cycle::Window;
-        for change in &plan.reasons {
-            ctx.event(EventKind::PlanChanged, Some(reason::of_change(change)));
-        }
-        let quotas = plan.shares.iter().map(|share| (id::rank(share.slot), share.quota)).collect();
-        let (window, epoch, anchor) = (self.window, self.ledger.epoch, plan.anchor);
-        ctx.event(EventKind::WindowPlanned { window, epoch, anchor, quotas }, None);
-        self.order(ctx, &plan);
-        Step::Again
-    }
-
-    /// Leases each rank its part and tells it.
-    fn order(&mut self, ctx: &mut Context<'_>, plan: &Plan) {
-        for share in &plan.shares {
-            let rank = id::rank(share.slot);
-            let leases = self.ledger.lease(rank, share.lease);
-            let leased = flodl_wire::id::samples(&leases);
-            if let Some(member) = ctx.members.get_mut(rank) {
-                let (window, quota_max) = (self.window, share.quota_max);
-                member.state = State::Active(Work::Training { window, quota_max, leased });
-            }
-            let plan = WindowPlan {
-                window: self.window,
-                epoch: self.ledger.epoch,
-                leases,
-                quota: share.quota,
-                quota_max: share.quota_max,
-                budget: share.budget,
-                global_step: self.ledger.global_step,
-                quota_sum: plan.quota_sum,
-            };
-            ctx.tell(rank, Control::Window(plan));
-        }
     }
 }
 

@@ -197,7 +197,13 @@ fn ranks_that_end_before_the_start_do_not_hold_it_up() {
     short.ready(0, ready("bias", 100));
     short.exits(1);
     let (exit, why) = ended(&short.exits(2)).expect("the end");
-    assert_eq!((exit, why.as_str()), (1, "only 1 of the ranks can take part and the run needs 2 (--min-ranks)"));
+    assert_eq!(
+        (exit, why.as_str()),
+        (
+            1,
+            "only 1 of the ranks can take part and the run needs 2 (--min-ranks): rank 1: its process ended with status 1; its last words: no such file, rank 2: its process ended with status 1; its last words: no such file"
+        )
+    );
 }
 
 #[test]

@@ -367,6 +367,7 @@ impl World {
             // A stop in mid-window: half of its batches are done.
             report.batches /= 2;
             report.used = prefix(&report.used, u64::from(report.batches) * u64::from(self.scenario.batch_size));
+            report.samples = flodl_wire::id::samples(&report.used);
             self.say(MS, rank, Report::WindowReport(report));
         }
         let steps = u64::from(entry.part == Part::Source);

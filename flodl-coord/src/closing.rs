@@ -1,0 +1,209 @@
+//! A round's end: what it commits, what goes back, who holds the consensus now, and what follows.
+//!
+//! The order matters and is kept in one place, `close_round`: first the samples are settled, then the outcome is decided
+//! from what was settled, then members change state, then everybody is told.
+//!
+//! Invariants: every range of the round is settled (committed, given back or set aside), also of ranks that the root did
+//! not name; nothing is committed unless the round makes a new version; who trained something that is not in the
+//! consensus takes a result over it before it trains again.
+
+use crate::context::Context;
+use crate::id;
+use crate::ledger::{Settlement, Verdict};
+use crate::members::{State, Work};
+use crate::reason;
+use crate::round::{OpenRound, RoundPart};
+use crate::running::{Cycle, Held, Running, Step};
+use flodl_elche::RoundFeedback;
+use flodl_wire::message::Control;
+use flodl_wire::message::control::{Next, Part, RoundOutcome};
+use flodl_wire::message::record::{Body, EventKind, Node, Reason, RootRound};
+use flodl_wire::message::report::{Folded, FoldedPart};
+use flodl_wire::{Rank, Version, WindowId};
+use std::collections::BTreeMap;
+
+/// What a round's end found out.
+struct Closing {
+    outcome: RoundOutcome,
+    next: Next,
+    /// Who holds the consensus from now on.
+    holders: Vec<Rank>,
+    /// Who received another result than the root sent.
+    unequal: Vec<Rank>,
+    settled: BTreeMap<Rank, Settlement>,
+}
+
+impl Running {
+    /// Ends the open round, whose fold and answers are all there.
+    pub(crate) fn close_round(&mut self, ctx: &mut Context<'_>) -> Step {
+        let Cycle::Round(open) = std::mem::replace(&mut self.cycle, Cycle::Window) else { return Step::Again };
+        let Ok(folded) = open.finished(ctx.members).cloned() else { return Step::Again };
+        let settled = self.settle(ctx, &open, &folded);
+        self.tell_quarantine(ctx);
+        let closing = self.decide(ctx, (&open, &folded), settled);
+        if let RoundOutcome::Committed { version } = closing.outcome {
+            self.consensus = Some(Held { version, digest: folded.digest });
+        }
+        self.update_members(ctx, &open, &closing);
+        self.record_round(ctx, (&open, &folded), &closing);
+        ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
+        if folded.any_mass {
+            self.feed_scheduler(ctx, &open);
+        }
+        if closing.next == Next::Final {
+            return Step::Final;
+        }
+        if self.consensus.is_none() || ctx.members.active().next().is_none() {
+            return self.request_params(ctx);
+        }
+        if self.ledger.epoch_is_complete() {
+            self.open_next_epoch(ctx);
+        }
+        self.plan_window(ctx)
+    }
+
+    /// Commits or gives back what each rank trained for this round. Without mass there is no new version to commit into.
+    fn settle(&mut self, ctx: &Context<'_>, open: &OpenRound, folded: &Folded) -> BTreeMap<Rank, Settlement> {
+        let mut settled = BTreeMap::new();
+        for (&rank, part) in &open.parts {
+            let counts = folded.any_mass && self.consensus.is_some();
+            let folded = if counts { open.part_folded(folded, rank) } else { FoldedPart::None };
+            let verdict = Verdict { part: folded, steps: part.steps, blamed: blamed(ctx, rank) };
+            settled.insert(rank, self.ledger.settle(rank, open.id, verdict));
+        }
+        settled
+    }
+
+    fn decide(
+        &self,
+        ctx: &Context<'_>,
+        (open, folded): (&OpenRound, &Folded),
+        settled: BTreeMap<Rank, Settlement>,
+    ) -> Closing {
+        let outcome = self.outcome((open, folded), &settled);
+        let unequal = open.other_digests(folded.digest);
+        let able = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| member.takes_part());
+        let holds = |rank: &Rank, part: &RoundPart| match outcome {
+            RoundOutcome::Committed { .. } => part.whole().is_some() && !unequal.contains(rank),
+            RoundOutcome::Nothing => part.part == Part::Contribute && given_back(&settled, *rank) == 0,
+        };
+        let holding = open.parts.iter().filter(|(rank, part)| able(rank) && holds(rank, part));
+        let holders: Vec<Rank> = holding.map(|(&rank, _)| rank).collect();
+        let has_consensus = self.consensus.is_some() || outcome != RoundOutcome::Nothing;
+        // The final consensus is held by somebody, who can evaluate it.
+        let is_final = (self.is_done() || self.stopping) && has_consensus && !holders.is_empty();
+        let next = if is_final { Next::Final } else { Next::Window };
+        Closing { outcome, next, holders, unequal, settled }
+    }
+
+    /// What becomes of the round. A round 0 counts only with its source's whole contribution. A round that folded nothing
+    /// hands the consensus that exists to those who lack it (joiners, and who trained what was not folded), and otherwise
+    /// changes nothing.
+    fn outcome(&self, (open, folded): (&OpenRound, &Folded), settled: &BTreeMap<Rank, Settlement>) -> RoundOutcome {
+        let sourced = |(rank, part): (&Rank, &RoundPart)| {
+            part.part == Part::Source && open.part_folded(folded, *rank) == FoldedPart::Whole
+        };
+        let helped = |(rank, part): (&Rank, &RoundPart)| {
+            part.whole().is_some() && (part.part == Part::Receive || given_back(settled, *rank) > 0)
+        };
+        match self.consensus {
+            None if open.parts.iter().any(sourced) => RoundOutcome::Committed { version: Version(0) },
+            None => RoundOutcome::Nothing,
+            Some(held) if folded.any_mass => RoundOutcome::Committed { version: held.version.next() },
+            Some(held) if open.parts.iter().any(helped) => RoundOutcome::Committed { version: held.version },
+            Some(_) => RoundOutcome::Nothing,
+        }
+    }
+
+    /// Who holds the consensus can train; who does not is a joiner in the next round.
+    fn update_members(&mut self, ctx: &mut Context<'_>, open: &OpenRound, closing: &Closing) {
+        for (&rank, part) in &open.parts {
+            let Some(member) = ctx.members.get_mut(rank).filter(|member| member.takes_part()) else { continue };
+            if closing.holders.contains(&rank) {
+                if !member.is_active() {
+                    self.scheduler.join(id::slot(rank));
+                }
+                member.state = State::Active(Work::Idle);
+                continue;
+            }
+            // While no consensus exists only its source can be at fault.
+            if self.consensus.is_some() || part.part == Part::Source {
+                member.missed += 1;
+            }
+            member.state = State::Syncing;
+            self.scheduler.leave(id::slot(rank));
+            self.ledger.release(rank, false);
+        }
+        for &rank in &closing.unequal {
+            let text = format!("{rank} received another result than the root sent in {}", open.id);
+            ctx.alert(Reason::new("digest-differs", text).about([rank]));
+        }
+    }
+
+    fn record_round(&mut self, ctx: &mut Context<'_>, (open, folded): (&OpenRound, &Folded), closing: &Closing) {
+        let round = open.id;
+        let RoundOutcome::Committed { version } = closing.outcome else {
+            let text = "nothing was folded: everybody keeps what it has";
+            ctx.event(EventKind::RoundEmpty { round }, Some(Reason::new("no-mass", text)));
+            return;
+        };
+        let settled = || closing.settled.iter().map(|(&rank, settlement)| (rank, settlement));
+        let partial = |rank: &Rank| matches!(open.part_folded(folded, *rank), FoldedPart::Chunks(_));
+        let kind = EventKind::RoundCommitted {
+            round,
+            version,
+            committed: settled().filter(|(_, s)| s.committed > 0).map(|(rank, s)| (rank, s.committed)).collect(),
+            repeats: settled().map(|(_, settlement)| settlement.repeats).sum(),
+            partial: open.parts.keys().copied().filter(partial).collect(),
+            digests_equal: closing.unequal.is_empty(),
+        };
+        ctx.event(kind, None);
+        let losses = std::mem::take(&mut self.losses);
+        let divergence = |(&rank, part): (&Rank, &RoundPart)| Some((rank, part.ack?.divergence?));
+        let root = RootRound {
+            round,
+            window: self.window,
+            wall: ctx.now.since(self.window_began),
+            reduce: ctx.now.since(open.requested),
+            anchor: self.scheduler.anchor(),
+            loss: (losses.count > 0).then(|| losses.sum / losses.count as f64),
+            divergence: open.parts.iter().filter_map(divergence).collect(),
+        };
+        ctx.record(Body::Node(Node::Root(root)));
+    }
+
+    /// Tells the scheduler what a round with a new version cost.
+    fn feed_scheduler(&mut self, ctx: &mut Context<'_>, open: &OpenRound) {
+        if self.window == WindowId(0) {
+            return;
+        }
+        let alive = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| !member.is_gone());
+        let acks = || open.parts.iter().filter(|(rank, _)| alive(rank)).filter_map(|(&r, p)| Some((r, p, p.ack?)));
+        let steps = |steps: Option<u64>| u32::try_from(steps.unwrap_or(0)).unwrap_or(u32::MAX);
+        let feedback = RoundFeedback {
+            window_wall: ctx.now.since(self.window_began),
+            reduce: ctx.now.since(open.requested),
+            waits: acks().map(|(rank, _, ack)| (id::slot(rank), ack.waited)).collect(),
+            divergence: acks().filter_map(|(rank, _, ack)| Some((id::slot(rank), ack.divergence?))).collect(),
+            steps: acks().map(|(rank, part, _)| (id::slot(rank), steps(part.steps))).collect(),
+            norms: Vec::new(),
+        };
+        for change in self.scheduler.round_done(&feedback) {
+            ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));
+        }
+    }
+}
+
+fn given_back(settled: &BTreeMap<Rank, Settlement>, rank: Rank) -> u64 {
+    settled.get(&rank).map_or(0, |settlement| settlement.given_back)
+}
+
+/// Whether a rank is to blame where its contribution is missing: it brought itself down, or it lives and well (then its
+/// replica was not finite).
+fn blamed(ctx: &Context<'_>, rank: Rank) -> bool {
+    ctx.members.get(rank).is_some_and(|member| match &member.state {
+        State::Gone(fate) => fate.brought_itself_down(),
+        State::Detached { .. } => false,
+        _ => member.doubt.is_none(),
+    })
+}

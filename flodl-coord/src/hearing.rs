@@ -1,0 +1,160 @@
+//! What hosts and ranks say: who may come in, who is gone, and whether somebody spoke out of turn.
+
+use crate::coordinator::{Coordinator, Phase};
+use crate::members::{HostLink, State};
+use crate::{Fate, Output};
+use flodl_wire::message::control::Control;
+use flodl_wire::message::join::Admit;
+use flodl_wire::message::record::{EventKind, Reason};
+use flodl_wire::message::report::ExitStatus;
+use flodl_wire::message::{HostReport, Report};
+use flodl_wire::{HostId, Rank, SessionId, Time};
+
+impl Coordinator {
+    pub(crate) fn heard(&mut self, session: SessionId, rank: Option<Rank>, now: Time) {
+        if let Some(link) = self.members.host_mut(session) {
+            link.seen = now;
+        }
+        if let Some(member) = rank.and_then(|rank| self.members.get_mut(rank)) {
+            member.seen = Some(now);
+        }
+    }
+
+    pub(crate) fn host_connected(&mut self, session: SessionId, (host, rank_count): (HostId, u32), now: Time) {
+        self.watch.moved(now);
+        if let Err(why) = self.admit(session, (host, rank_count), now) {
+            self.ctx(now).alert(why.clone());
+            self.out.push_back(Output::ToHost { session, control: Control::Refused { why } });
+            self.out.push_back(Output::CloseHost { session });
+        }
+    }
+
+    pub(crate) fn admit(&mut self, session: SessionId, (host, count): (HostId, u32), now: Time) -> Result<(), Reason> {
+        let name = host.name();
+        let world = self.config.world_size;
+        if !matches!(self.phase, Phase::Forming(_)) {
+            let text =
+                format!("host {name} came too late: the run has started, and joining a running one is not available");
+            return Err(Reason::new("too-late", text));
+        }
+        if self.members.hosts().any(|(_, link)| link.host == host) {
+            let text = format!("host {name} is already here: give every host a ticket of its own (flodl ticket HOST)");
+            return Err(Reason::new("host-twice", text));
+        }
+        if count == 0 {
+            return Err(Reason::new("no-ranks", format!("host {name} brings no ranks: start join with -n 1 or more")));
+        }
+        let link = HostLink { host, ranks: Vec::new(), seen: now };
+        let taken = self.members.iter().count();
+        let Some(ids) = self.members.admit(session, link, (count, world)) else {
+            let free = (world as usize).saturating_sub(taken);
+            let advice = if free == 0 { String::new() } else { format!("start join with -n {free}, or ") };
+            let text = format!(
+                "host {name} would bring {count} ranks and the run of {world} has room for {free}: {advice}start serve with more"
+            );
+            return Err(Reason::new("no-room", text));
+        };
+        let ranks = ids.iter().map(|&(rank, _)| rank).collect();
+        self.ctx(now).event(EventKind::HostJoined { host, ranks }, None);
+        let control = Control::Admit(Admit { session, ids, world_size: world });
+        self.out.push_back(Output::ToHost { session, control });
+        Ok(())
+    }
+
+    pub(crate) fn host_lost(&mut self, session: SessionId, error: &str, now: Time) {
+        let Some(link) = self.members.remove_host(session) else { return };
+        self.watch.moved(now);
+        let why = Reason::new("host-lost", error).about(link.ranks.iter().copied());
+        self.ctx(now).event(EventKind::HostLost { host: link.host }, Some(why));
+        let until = now.plus(self.deadlines.detached);
+        for rank in link.ranks {
+            let Some(member) = self.members.get_mut(rank).filter(|member| !member.is_gone()) else { continue };
+            if matches!(member.state, State::Leaving { finished: true }) {
+                self.lose(rank, Fate::Finished, now);
+                continue;
+            }
+            member.state = State::Detached { until, error: error.to_owned() };
+        }
+        for (rank, fate) in self.overdue_members(now) {
+            self.lose(rank, fate, now);
+        }
+    }
+
+    pub(crate) fn host_report(&mut self, session: SessionId, report: HostReport, now: Time) {
+        self.heard(session, None, now);
+        let mine = |rank, incarnation| self.members.speaks_for(session, rank, incarnation);
+        match report {
+            HostReport::Heartbeat | HostReport::RankUp { .. } => {}
+            HostReport::Waiting { round, rank, chunk } => {
+                if let Phase::Running(running) = &mut self.phase {
+                    running.fold_waits(round, (rank, chunk));
+                }
+            }
+            HostReport::RankNotStarted { rank, incarnation, error } if mine(rank, incarnation) => {
+                self.lose(rank, Fate::NotStarted { error }, now);
+            }
+            HostReport::RankExited { rank, incarnation, status, last_lines } if mine(rank, incarnation) => {
+                self.rank_exited(rank, (status, last_lines), now);
+            }
+            HostReport::RankLost { rank, incarnation, error } if mine(rank, incarnation) => {
+                self.rank_disconnected(rank, error, now);
+            }
+            HostReport::RankNotStarted { .. } | HostReport::RankExited { .. } | HostReport::RankLost { .. } => {}
+        }
+    }
+
+    pub(crate) fn rank_exited(&mut self, rank: Rank, (status, last_lines): (ExitStatus, String), now: Time) {
+        let finished = self.members.get(rank).is_some_and(|m| matches!(m.state, State::Leaving { finished: true }));
+        let fate = if finished && status == ExitStatus::Code(0) {
+            Fate::Finished
+        } else {
+            Fate::Exited { status, last_lines }
+        };
+        self.lose(rank, fate, now);
+    }
+
+    /// The connection is gone; the exit status, which says more, may follow within the grace.
+    pub(crate) fn rank_disconnected(&mut self, rank: Rank, error: String, now: Time) {
+        let until = now.plus(self.deadlines.exit_grace);
+        if let Some(member) = self.members.get_mut(rank)
+            && member.doubt.is_none()
+            && !matches!(member.state, State::Leaving { finished: true })
+        {
+            member.doubt = Some((until, Fate::Disconnected { error }));
+        }
+    }
+
+    pub(crate) fn rank_report(&mut self, rank: Rank, report: Report, now: Time) {
+        let Some(member) = self.members.get(rank) else { return };
+        if let State::Gone(fate) = &member.state {
+            // It was given up without its own doing and is back: it is told, once a frame.
+            if matches!(fate, Fate::Silent { .. } | Fate::Disconnected { .. }) {
+                let (session, incarnation) = (member.session, member.incarnation);
+                self.out.push_back(Output::ToRank {
+                    session,
+                    rank,
+                    incarnation,
+                    control: Control::Fenced { incarnation },
+                });
+            }
+            return;
+        }
+        let breach = match report {
+            Report::Heartbeat { step } => {
+                self.stepped(rank, step, now);
+                Ok(())
+            }
+            Report::Failed { error } => {
+                self.lose(rank, Fate::Failed { error }, now);
+                Ok(())
+            }
+            report => {
+                self.watch.moved(now);
+                self.phase_report(rank, report, now)
+            }
+        };
+        if let Err(breach) = breach {
+            self.expel(rank, Fate::Breach(breach), now);
+        }
+    }
+}

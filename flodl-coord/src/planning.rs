@@ -1,0 +1,84 @@
+//! The next window: who gets which samples for how long, and who gets those that come back in mid-window.
+
+use crate::context::Context;
+use crate::id;
+use crate::members::{State, Work};
+use crate::reason;
+use crate::running::{Cycle, Running, Step};
+use flodl_elche::{Demand, Plan, Slot};
+use flodl_wire::WindowId;
+use flodl_wire::message::Control;
+use flodl_wire::message::control::WindowPlan;
+use flodl_wire::message::record::EventKind;
+
+impl Running {
+    pub(crate) fn open_next_epoch(&mut self, ctx: &mut Context<'_>) {
+        ctx.event(EventKind::EpochDone { epoch: self.ledger.epoch }, None);
+        self.ledger.next_epoch();
+    }
+
+    /// Plans a window over what is free of the open epoch, and gives the orders.
+    pub(crate) fn plan_window(&mut self, ctx: &mut Context<'_>) -> Step {
+        let live: Vec<Slot> = ctx.members.active().map(|member| id::slot(member.rank)).collect();
+        let level = self.ledger.level();
+        if level.available == self.ledger.epoch_len() {
+            self.ledger.reserve(&self.scheduler.weights(&live));
+        }
+        let demand =
+            Demand { live: &live, remaining: level.available, epoch_len: self.ledger.epoch_len(), callbacks: &[] };
+        let plan = self.scheduler.plan(&demand);
+        self.window = WindowId(self.window.0 + 1);
+        self.window_began = ctx.now;
+        self.cycle = Cycle::Window;
+        for change in &plan.reasons {
+            ctx.event(EventKind::PlanChanged, Some(reason::of_change(change)));
+        }
+        let quotas = plan.shares.iter().map(|share| (id::rank(share.slot), share.quota)).collect();
+        let (window, epoch, anchor) = (self.window, self.ledger.epoch, plan.anchor);
+        ctx.event(EventKind::WindowPlanned { window, epoch, anchor, quotas }, None);
+        self.order(ctx, &plan);
+        Step::Again
+    }
+
+    /// Leases each rank its part and tells it.
+    fn order(&mut self, ctx: &mut Context<'_>, plan: &Plan) {
+        for share in &plan.shares {
+            let rank = id::rank(share.slot);
+            let leases = self.ledger.lease(rank, share.lease);
+            let leased = flodl_wire::id::samples(&leases);
+            if let Some(member) = ctx.members.get_mut(rank) {
+                let (window, quota_max) = (self.window, share.quota_max);
+                member.state = State::Active(Work::Training { window, quota_max, leased });
+            }
+            let plan = WindowPlan {
+                window: self.window,
+                epoch: self.ledger.epoch,
+                leases,
+                quota: share.quota,
+                quota_max: share.quota_max,
+                budget: share.budget,
+                global_step: self.ledger.global_step,
+                quota_sum: plan.quota_sum,
+            };
+            ctx.tell(rank, Control::Window(plan));
+        }
+    }
+
+    /// Samples that came back go to ranks that are still training and have room.
+    pub(crate) fn extend(&mut self, ctx: &mut Context<'_>) {
+        let batch = u64::from(self.ledger.batch_size());
+        let mut grants = Vec::new();
+        for member in ctx.members.iter_mut() {
+            let State::Active(Work::Training { window, quota_max, leased }) = &mut member.state else { continue };
+            let room = (u64::from(*quota_max) * batch).saturating_sub(*leased);
+            let leases = self.ledger.lease(member.rank, room);
+            if !leases.is_empty() {
+                *leased += flodl_wire::id::samples(&leases);
+                grants.push((member.rank, Control::ExtendPartition { window: *window, leases }));
+            }
+        }
+        for (rank, grant) in grants {
+            ctx.tell(rank, grant);
+        }
+    }
+}
