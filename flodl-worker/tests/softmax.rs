@@ -1,5 +1,7 @@
 //! The example's model, trained in memory by unequal ranks: it learns, every sample is trained once, and every digest agrees.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod common;
 #[path = "../examples/softmax/model.rs"]
 mod model;

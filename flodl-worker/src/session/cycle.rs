@@ -106,8 +106,9 @@ impl Session {
 
     pub(super) fn round_done(&mut self, round: Round, outcome: RoundOutcome, next: Next) -> Result<(), Violation> {
         self.admitted_run("RoundDone")?;
+        // The same version again hands a consensus that is in force to ranks that lack it.
         if let (RoundOutcome::Committed { version: got }, Some(held)) = (outcome, self.ledger.consensus)
-            && got <= held
+            && got < held
         {
             return Err(Violation::VersionOrder { got, held });
         }

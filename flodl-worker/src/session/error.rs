@@ -183,7 +183,7 @@ pub enum Violation {
         /// The round that is open at this rank.
         open: Option<Round>,
     },
-    /// A commit that does not advance the version.
+    /// A commit of an older version than the one held.
     #[error("version {} was committed after version {}", got.0, held.0)]
     VersionOrder {
         /// The version committed.

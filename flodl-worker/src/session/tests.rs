@@ -433,6 +433,15 @@ fn a_round_with_nothing_keeps_the_steps_and_not_the_ranges() {
 }
 
 #[test]
+fn the_same_version_again_is_taken_again() {
+    let mut driver = Driver::formed();
+    driver.order(request(1, Part::Contribute));
+    driver.order(committed(1, 0));
+    assert_eq!(driver.log[2..], ["absent NothingTrained", "ack Whole", "apply, reset false"]);
+    assert_eq!((driver.session.version(), driver.end), (Some(Version(0)), None));
+}
+
+#[test]
 fn a_round_without_this_rank_is_missed() {
     let mut driver = Driver::formed();
     driver.order(Control::Window(window(1, &[range(0, 20)])));
@@ -563,13 +572,18 @@ fn the_end_of_others_is_not_ours() {
     assert!(driver.failure().starts_with("incarnation 1 of this rank is over"), "{}", driver.failure());
 }
 
+/// A driver in some state.
+type Start = fn() -> Driver;
+
 #[test]
 fn what_cannot_be_obeyed_is_named() {
-    let fresh: fn() -> Driver = Driver::new;
-    let formed: fn() -> Driver = Driver::formed;
-    let acked: fn() -> Driver = || {
+    let fresh: Start = Driver::new;
+    let formed: Start = Driver::formed;
+    let acked: Start = || {
         let mut driver = Driver::formed();
         driver.order(request(1, Part::Contribute));
+        driver.order(committed(1, 1));
+        driver.order(request(2, Part::Contribute));
         driver
     };
     let settings = |change: fn(&mut RunConfig)| {
@@ -582,7 +596,7 @@ fn what_cannot_be_obeyed_is_named() {
         change(&mut plan);
         Control::Window(plan)
     };
-    let cases: Vec<(fn() -> Driver, Control, &str)> = vec![
+    let cases: Vec<(Start, Control, &str)> = vec![
         (
             formed,
             Control::Admit(Admit { session: SessionId(1), ids: vec![], world_size: 1 }),
@@ -600,9 +614,9 @@ fn what_cannot_be_obeyed_is_named() {
         (fresh, extend(0, &[]), "ExtendPartition came while this rank was not admitted yet"),
         (fresh, Control::ExecuteEval { schedule: 0 }, "ExecuteEval came while this rank was not admitted yet"),
         (acked, plan(|_| {}), "Window came while this rank waited for a round's end"),
-        (acked, request(2, Part::Contribute), "RequestParams came while this rank waited for a round's end"),
-        (acked, committed(2, 1), "the end of round 2 came while Some(Round(1)) is open here"),
-        (acked, committed(1, 0), "version 0 was committed after version 0"),
+        (acked, request(3, Part::Contribute), "RequestParams came while this rank waited for a round's end"),
+        (acked, committed(3, 2), "the end of round 3 came while Some(Round(2)) is open here"),
+        (acked, committed(2, 0), "version 0 was committed after version 1"),
         (formed, committed(4, 4), "the end of round 4 came while None is open here"),
         (formed, request(0, Part::Source), "round 0 was ordered after round 0"),
         (formed, plan(|plan| plan.epoch = Epoch(5)), "window 1 is of epoch 5, the run has 5"),
