@@ -130,7 +130,8 @@ impl Routes {
         self.ranks.remove(&rank);
     }
 
-    /// Whether somebody who says this may connect now.
+    /// Whether somebody who says this may connect now. A data connection may: its rank may have sent the last message of
+    /// the control connection's handshake, and this side may not have read it yet. [`Routes::connect`] is where they meet.
     ///
     /// # Errors
     ///
@@ -138,7 +139,11 @@ impl Routes {
     pub fn decide(&self, hello: &Hello) -> Result<(), NotAdmitted> {
         match hello.role {
             Role::Rank { rank, incarnation } => {
-                self.check(&Peer { rank, incarnation, channel: hello.channel, session: hello.session })
+                let peer = Peer { rank, incarnation, channel: hello.channel, session: hello.session };
+                match self.check(&peer) {
+                    Err(NotAdmitted::Session { .. }) if self.control(rank).is_none() => Ok(()),
+                    decided => decided,
+                }
             }
             Role::Relay { .. } => Err(NotAdmitted::Role { role: "relay" }),
         }
@@ -188,6 +193,12 @@ impl Routes {
             Channel::Data => route.data = None,
         }
         Some((rank, incarnation, channel))
+    }
+
+    /// Whether somebody may connect as that rank.
+    #[must_use]
+    pub fn expects(&self, rank: Rank) -> bool {
+        self.ranks.contains_key(&rank)
     }
 
     /// Whose connection it is.
@@ -305,13 +316,13 @@ mod tests {
             ),
             (hello(3, 2, Channel::Control, 0), "rank 3 is already here with a control connection"),
             (hello(3, 2, Channel::Data, 8), "rank 3 names session 8"),
-            (hello(4, 2, Channel::Data, 9), "rank 4 names session 9"),
         ] {
             let refusal = routes.decide(&hello).unwrap_err().to_string();
             assert!(refusal.starts_with(said) || refusal.contains(said), "{refusal}");
         }
         assert_eq!(routes.decide(&hello(4, 2, Channel::Control, 0)), Ok(()));
         assert_eq!(routes.decide(&hello(3, 2, Channel::Data, 9)), Ok(()));
+        assert_eq!(routes.decide(&hello(4, 2, Channel::Data, 9)), Ok(()), "its control connection may be on its way");
     }
 
     #[test]

@@ -1,12 +1,23 @@
 //! The one place where this crate reads a clock.
 
+use async_io::Timer;
 use flodl_wire::Time;
+use futures_lite::future;
 use std::time::{Duration, Instant};
 
 /// The monotonic clock.
 #[expect(clippy::disallowed_methods, reason = "shells read the clock and give the time to the cores")]
 pub(super) fn now() -> Instant {
     Instant::now()
+}
+
+/// What `work` gives, unless that takes longer than `limit`.
+pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let late = async {
+        Timer::after(limit).await;
+        None
+    };
+    future::or(async { Some(work.await) }, late).await
 }
 
 /// Turns the monotonic clock into the cores' time.

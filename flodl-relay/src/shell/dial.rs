@@ -9,7 +9,6 @@ use flodl_wire::SessionId;
 use flodl_wire::handshake::{Channel, HandshakeError, Hello, Role};
 use flodl_wire::io::{Link, connect};
 use flodl_wire::secret::{DialKeys, Ticket};
-use futures_lite::future;
 use smol::net::TcpStream;
 use std::io;
 use std::time::Instant;
@@ -102,11 +101,9 @@ async fn reach(address: &str, patience: Duration) -> Result<TcpStream, DialError
 }
 
 async fn attempt(address: &str, deadline: Instant) -> io::Result<TcpStream> {
-    let late = async {
-        Timer::at(deadline).await;
-        Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to the connection request"))
-    };
-    let stream = future::or(TcpStream::connect(address), late).await?;
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer to the connection request");
+    let left = deadline.saturating_duration_since(clock::now());
+    let stream = clock::within(left, TcpStream::connect(address)).await.unwrap_or_else(|| Err(late()))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

@@ -1,20 +1,23 @@
 //! The relay's task: owns the core, gives it what comes, and does what it wants.
 
-use super::clock::Clock;
+use super::clock::{Clock, within};
 use super::doors::{Arrival, Doors};
 use super::folding::{self, Command};
-use super::link::DataReader;
+use super::link::{DataReader, DataWriter};
 use super::socket::Socket;
 use super::wires::Wires;
 use super::{RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
 use crate::limits;
 use crate::relay::{Input, Output, Relay, RelayError};
-use crate::routes::{Connection, Routes};
+use crate::routes::{Connection, Peer, Routes};
 use async_channel::{Receiver, Sender};
 use async_io::Timer;
+use core::time::Duration;
 use flodl_wire::frame::Frame;
+use flodl_wire::handshake::Channel;
 use flodl_wire::io::{FrameReader, FrameWriter, SendError};
+use flodl_wire::message::Data;
 use flodl_wire::secret::RankKeys;
 use flodl_wire::{Incarnation, Rank};
 use futures_lite::future;
@@ -43,6 +46,8 @@ struct Driver {
     socket_path: PathBuf,
     doors: Arc<Doors>,
     wires: BTreeMap<Connection, Wires>,
+    /// Data connections that were faster than their ranks' control connections: at most one a rank.
+    early: BTreeMap<Rank, Arrival>,
     connections: u64,
     pipes: Pipes,
     end: Option<Result<(), RelayError>>,
@@ -88,28 +93,9 @@ where
     executor.spawn(read_results(data_reader, inputs.clone())).detach();
     executor.spawn(pump(fold_said, inputs.clone(), Input::Fold)).detach();
     executor.spawn(pump(process_events, inputs.clone(), process_input)).detach();
-    executor
-        .spawn({
-            let inputs = inputs.clone();
-            async move {
-                if let Err(why) = data_writer.send_up(sums).await {
-                    lost(&inputs, format!("data cannot be sent to the root: {why}")).await;
-                }
-            }
-        })
-        .detach();
+    executor.spawn(send_sums(data_writer, sums, inputs.clone())).detach();
 
-    let doors = Arc::new(Doors {
-        run_id: config.run_id,
-        host: config.host,
-        host_key: config.host_key.clone(),
-        gate_key: config.gate_key.clone(),
-        patience,
-        generation,
-        routes: Mutex::new(Routes::default()),
-        sessions: AtomicU64::new(0),
-        sink: Arc::clone(&config.agent.sink),
-    });
+    let doors = Arc::new(doors_of(&config, patience, generation));
     let keep = Arc::clone(&doors).keep(socket.listener.clone(), Arc::downgrade(&executor), arrived);
     let door_task = executor.spawn(keep);
 
@@ -123,6 +109,7 @@ where
         config,
         doors,
         wires: BTreeMap::new(),
+        early: BTreeMap::new(),
         connections: 0,
         pipes: Pipes { inputs, up, fold },
         end: None,
@@ -134,15 +121,25 @@ where
     let Driver { agent, pipes, .. } = driver;
     smol::unblock(move || drop(agent)).await;
     drop(pipes);
-    let late = async {
-        Timer::after(limits::FAREWELL).await;
-        Ok(())
-    };
     // The controller may be gone; then nobody misses the last words.
-    match future::or(farewell, late).await {
-        Ok(()) | Err(_) => {}
+    match within(limits::FAREWELL, farewell).await {
+        Some(Ok(())) | Some(Err(_)) | None => {}
     }
     end.map_err(RunError::Ended)
+}
+
+fn doors_of(config: &RelayConfig, patience: Duration, generation: u64) -> Doors {
+    Doors {
+        run_id: config.run_id,
+        host: config.host,
+        host_key: config.host_key.clone(),
+        gate_key: config.gate_key.clone(),
+        patience,
+        generation,
+        routes: Mutex::new(Routes::default()),
+        sessions: AtomicU64::new(0),
+        sink: Arc::clone(&config.agent.sink),
+    }
 }
 
 impl Driver {
@@ -198,6 +195,7 @@ impl Driver {
         let mut routes = self.doors.routes.lock().unwrap_or_else(PoisonError::into_inner);
         if *routes != *self.relay.routes() {
             routes.clone_from(self.relay.routes());
+            self.early.retain(|&rank, _| routes.expects(rank));
         }
     }
 
@@ -231,6 +229,18 @@ impl Driver {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
+        let Peer { rank, channel, .. } = arrival.peer;
+        if channel == Channel::Data && self.relay.routes().control(rank).is_none() {
+            self.early.insert(rank, arrival);
+            return;
+        }
+        self.connect(arrival);
+        if let Some(data) = self.early.remove(&rank) {
+            self.connect(data);
+        }
+    }
+
+    fn connect(&mut self, arrival: Arrival) {
         self.connections += 1;
         let (connection, peer) = (Connection(self.connections), arrival.peer);
         let (wires, data) = Wires::start(&self.executor, connection, arrival, self.pipes.inputs.clone());
@@ -321,6 +331,15 @@ async fn write_upstream<S: AsyncWrite + Unpin>(
         writer.flush().await?;
     }
     writer.close().await
+}
+
+async fn send_sums<S>(writer: DataWriter<S>, sums: Receiver<Data>, inputs: Sender<Input>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Err(why) = writer.send_up(sums).await {
+        lost(&inputs, format!("data cannot be sent to the root: {why}")).await;
+    }
 }
 
 async fn read_results<S: AsyncRead + AsyncWrite + Unpin>(mut reader: DataReader<S>, inputs: Sender<Input>) {

@@ -1,18 +1,17 @@
 //! The tasks of one rank's connection: a reader and a writer, which never wait for each other.
 
+use super::clock::within;
 use super::doors::Arrival;
 use super::queue::{ResultReceiver, ResultSender, result_queue};
 use crate::limits;
 use crate::relay::Input;
 use crate::routes::{Connection, Peer, rank_data};
 use async_channel::{Receiver, Sender};
-use async_io::Timer;
 use flodl_wire::frame::{Frame, Stream};
 use flodl_wire::handshake::Channel;
 use flodl_wire::io::{FrameReader, FrameWriter, SendError};
 use flodl_wire::message::Data;
 use flodl_wire::message::data::Chunk;
-use futures_lite::future;
 use smol::net::unix::UnixStream;
 use smol::{Executor, Task};
 use std::net::Shutdown;
@@ -80,13 +79,9 @@ impl Wires {
         drop(reader);
         drop(outlet);
         let closing = async move {
-            let late = async {
-                Timer::after(limits::CLOSING).await;
-                Ok(())
-            };
             // Whatever the writer found, the connection is over.
-            match future::or(writer, late).await {
-                Ok(()) | Err(_) => {}
+            match within(limits::CLOSING, writer).await {
+                Some(Ok(())) | Some(Err(_)) | None => {}
             }
             match stream.shutdown(Shutdown::Both) {
                 Ok(()) | Err(_) => {}

@@ -1,0 +1,140 @@
+//! A rank that speaks the protocol and trains nothing: its replica is its number plus one, everywhere.
+
+use flodl_cpureduce::{Digest, Layout, Mass, contribution_chunk};
+use flodl_wire::frame::{Frame, Stream};
+use flodl_wire::handshake::{Channel, Hello, Role};
+use flodl_wire::io::{FrameReader, FrameWriter, connect};
+use flodl_wire::message::control::Part;
+use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
+use flodl_wire::message::report::{SyncAck, SyncOutcome};
+use flodl_wire::message::{Control, Data, Report};
+use flodl_wire::secret::{DialKeys, RankKeys};
+use flodl_wire::{HostId, Incarnation, Rank, Round, RunId, SessionId, Version};
+use smol::net::unix::UnixStream;
+use std::env;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Parameters of the model: two full chunks and a short one.
+pub(crate) const PARAMETERS: u64 = 65_536 * 2 + 1;
+
+struct Worker {
+    rank: Rank,
+    life: Incarnation,
+    /// What it does that a good rank does not.
+    plan: String,
+    control: (FrameReader<UnixStream>, FrameWriter<UnixStream>),
+    data: (FrameReader<UnixStream>, FrameWriter<UnixStream>),
+}
+
+fn number(name: &str) -> u32 {
+    env::var(name).unwrap().parse().unwrap()
+}
+
+/// The rank's whole life. `plan` is `R:die` (rank R kills itself in the middle of round 1), `R:impostor` (it speaks for
+/// another), or empty.
+pub(crate) fn main(plan: &str) -> ExitCode {
+    let rank = Rank(number("FLODL_RANK"));
+    let mine = plan.split_once(':').filter(|(who, _)| *who == rank.0.to_string());
+    smol::block_on(async {
+        let mut worker = Worker::connect(rank, mine.map_or("", |(_, plan)| plan)).await;
+        println!("local {} of {}", number("FLODL_LOCAL_RANK"), number("FLODL_WORLD_SIZE"));
+        worker.work().await
+    })
+}
+
+impl Worker {
+    async fn connect(rank: Rank, plan: &str) -> Worker {
+        let life = Incarnation(number("FLODL_INCARNATION"));
+        let keys = std::fs::read(format!("/proc/self/fd/{}", number("FLODL_KEY_FD"))).unwrap();
+        let keys = RankKeys::from_bytes(&keys.try_into().unwrap());
+        let hex = env::var("FLODL_RUN_ID").unwrap();
+        let run_id = RunId(u128::from_str_radix(&hex, 16).unwrap().to_be_bytes());
+        let host_id = HostId::from_name(&env::var("FLODL_HOST_ID").unwrap()).unwrap();
+        let role = Role::Rank { rank, incarnation: life };
+        let mut hello = Hello { role, channel: Channel::Control, session: SessionId(0), run_id, host_id };
+        let dial = DialKeys { gate: keys.gate_key, peer: keys.rank_key.into() };
+        let mut links = Vec::new();
+        for channel in [Channel::Control, Channel::Data] {
+            hello.channel = channel;
+            let stream = UnixStream::connect(env::var_os("FLODL_SOCKET").unwrap()).await.unwrap();
+            let mut nonce = [0; 32];
+            getrandom::fill(&mut nonce).unwrap();
+            let link = connect(stream, hello, dial.clone(), nonce).await.unwrap();
+            hello.session = link.session;
+            links.push(link.split_with(|stream| (stream.clone(), stream)));
+        }
+        let (data, control) = (links.remove(1), links.remove(0));
+        Worker { rank, life, plan: plan.to_owned(), control, data }
+    }
+
+    async fn work(&mut self) -> ExitCode {
+        self.report(&Report::Heartbeat { step: 0 }).await;
+        loop {
+            let frame = self.control.0.next().await.unwrap().expect("the relay stays until Shutdown");
+            match frame.to_control().unwrap() {
+                Control::RequestParams { round, roster } => {
+                    let part = roster.iter().find(|entry| entry.rank == self.rank).unwrap().part;
+                    self.contribute(round, part).await;
+                    let ack = self.receive(round).await;
+                    self.report(&Report::SyncAck(ack)).await;
+                }
+                Control::Shutdown => {
+                    self.report(&Report::Finished { version: None, replica_digest: 0 }).await;
+                    return ExitCode::SUCCESS;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn report(&mut self, report: &Report) {
+        let mut frame = Frame::report(self.rank, self.life, report).unwrap();
+        if self.plan == "impostor" && matches!(report, Report::SyncAck(_)) {
+            frame.stream = Stream::Rank(Rank(self.rank.0 + 1));
+        }
+        self.control.1.send(&frame).await.unwrap();
+        self.control.1.flush().await.unwrap();
+    }
+
+    async fn contribute(&mut self, round: Round, part: Part) {
+        if part == Part::Receive {
+            let absent = Data::Absent { round, from_chunk: 0, why: AbsentWhy::Joining };
+            self.data.1.send_data(Stream::Rank(self.rank), self.life, &absent).await.unwrap();
+        } else {
+            for spec in Layout::new(PARAMETERS, 0, 0).unwrap().iter() {
+                if self.plan == "die" && round == Round(1) && spec.index == 1 {
+                    self.data.1.flush().await.unwrap();
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+                }
+                let replica = vec![self.rank.0 as f32 + 1.0; spec.elements as usize];
+                let (bytes, _) = contribution_chunk(&replica, Mass::ONE);
+                let (version, codec) = (Version(0), Codec::Exact);
+                let chunk = Data::Contribution(Chunk { round, version, chunk: spec.index, mass: 1.0, codec, bytes });
+                self.data.1.send_data(Stream::Rank(self.rank), self.life, &chunk).await.unwrap();
+            }
+        }
+        self.data.1.flush().await.unwrap();
+    }
+
+    async fn receive(&mut self, round: Round) -> SyncAck {
+        let mut digest = Digest::new();
+        for index in 0..Layout::new(PARAMETERS, 0, 0).unwrap().chunks() {
+            let frame = self.data.0.next().await.unwrap().expect("results come whole");
+            match frame.to_data().unwrap() {
+                Data::Consensus(chunk) if (chunk.round, chunk.chunk) == (round, index) => digest.update(&chunk.bytes),
+                other => panic!("chunk {index} of {round} was awaited, not {other:?}"),
+            }
+        }
+        SyncAck {
+            round,
+            outcome: SyncOutcome::Whole,
+            consensus_digest: digest.finish(),
+            divergence: None,
+            pre_norm: 0.0,
+            post_norm: 0.0,
+            waited: Duration::ZERO,
+            copied: Duration::ZERO,
+        }
+    }
+}
