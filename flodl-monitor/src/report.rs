@@ -104,10 +104,14 @@ impl Summary {
 
     fn saved_text(&self) -> String {
         let failed = self.files.not_saved.as_deref().map(plain);
-        match (&self.files.checkpoint, self.files.saved_version, failed) {
-            (Some(path), Some(version), None) => format!("saved version {version} in {}", plain(path)),
+        let saved = |path: &String, version| {
+            let path = plain(path);
+            format!("saved: {path} (version {version}); resuming is not available in this version")
+        };
+        match (&self.files.model, self.files.saved_version, failed) {
+            (Some(path), Some(version), None) => saved(path, version),
             (Some(path), Some(version), Some(why)) => {
-                format!("saved version {version} in {}; the newest version was not saved: {why}", plain(path))
+                format!("the newest version was not saved: {why}\n{}", saved(path, version))
             }
             (_, _, Some(why)) => format!("nothing was saved: {why}"),
             _ => "nothing was saved".to_owned(),

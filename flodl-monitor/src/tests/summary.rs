@@ -242,7 +242,7 @@ died      rank 1: killed by signal 9 \u{fffd}[2J
 model     runs/a/checkpoints/v2/model.safetensors
 timeline  runs/a/timeline.jsonl
 ended     one rank died
-saved version 2 in runs/a/checkpoints/v2
+saved: runs/a/checkpoints/v2/model.safetensors (version 2); resuming is not available in this version
 ";
     assert_eq!(summary.to_string(), expected);
 }

@@ -1,0 +1,90 @@
+//! A tiny trainer for the process tests: a linear classifier on points that it makes up, and faults on request.
+//!
+//! ```text
+//! flodl run -n 3 -- trainer [--samples N] [--epochs N] [--batch-size N] [--child]
+//!                           [--fault exit|error|panic|tensors|dataset [--at-rank RANK] [--after STEPS]]
+//! ```
+//!
+//! A fault happens on every rank, or at one; before the first step, or after so many. `--child` starts a process of its own
+//! beside it, which must not outlive the run either.
+
+mod model;
+mod points;
+
+use flodl_worker::trainee::Fault as TrainFault;
+use flodl_worker::trainer::{self, Trainer};
+use model::{Fault, Linear};
+use points::Points;
+use std::process::{Command, ExitCode};
+use std::str::FromStr;
+
+/// Points to evaluate on, beside those to train on.
+const TEST_POINTS: u64 = 500;
+
+#[derive(Default)]
+struct Options {
+    samples: Option<u64>,
+    epochs: Option<u64>,
+    batch_size: Option<u32>,
+    fault: Option<String>,
+    at_rank: Option<u32>,
+    after: Option<u64>,
+    child: bool,
+}
+
+fn main() -> ExitCode {
+    trainer::main(|| train(&parse(std::env::args().skip(1))?))
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, TrainFault> {
+    let mut options = Options::default();
+    while let Some(name) = args.next() {
+        let mut value = || args.next().ok_or(format!("{name} needs a value"));
+        match name.as_str() {
+            "--samples" => options.samples = Some(number(&value()?)?),
+            "--epochs" => options.epochs = Some(number(&value()?)?),
+            "--batch-size" => options.batch_size = Some(number(&value()?)?),
+            "--fault" => options.fault = Some(value()?),
+            "--at-rank" => options.at_rank = Some(number(&value()?)?),
+            "--after" => options.after = Some(number(&value()?)?),
+            "--child" => options.child = true,
+            _ => return Err(format!("there is no option {name}").into()),
+        }
+    }
+    Ok(options)
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is not a number that fits here"))
+}
+
+fn train(options: &Options) -> Result<(), TrainFault> {
+    let mine = options.at_rank.is_none_or(|rank| std::env::var("FLODL_RANK").is_ok_and(|own| own == rank.to_string()));
+    let fault = options.fault.as_deref().filter(|_| mine);
+    if options.child {
+        Command::new("sleep").arg("1000").spawn()?;
+    }
+    let (mut features, mut shift) = (points::FEATURES, 0);
+    let mut later = None;
+    match fault {
+        None => {}
+        Some("tensors") => features += 1,
+        Some("dataset") => shift = 1_000_000,
+        Some(name) => later = Some(Fault { after: options.after.unwrap_or(0), what: name.parse()? }),
+    }
+    if let Some(fault) = later.filter(|fault| fault.after == 0) {
+        fault.happen()?;
+    }
+    let samples = options.samples.unwrap_or(1000);
+    let points = Points { first: shift, len: samples, features };
+    let test = Points { first: u64::MAX / 2, len: TEST_POINTS, features };
+    let mut trainer = Trainer::new(Linear::new(features, later), points).eval_set(test).lr(|_| 0.5);
+    if let Some(epochs) = options.epochs {
+        trainer = trainer.epochs(epochs);
+    }
+    if let Some(batch_size) = options.batch_size {
+        trainer = trainer.batch_size(batch_size);
+    }
+    trainer.run()?;
+    Ok(())
+}

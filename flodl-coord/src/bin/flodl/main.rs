@@ -1,0 +1,5 @@
+//! The `flodl` program.
+
+fn main() -> std::process::ExitCode {
+    flodl_coord::cli::main(flodl_coord::cli::Extensions::default())
+}

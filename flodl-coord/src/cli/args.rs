@@ -1,0 +1,242 @@
+//! The command line: what can be asked of `flodl`, and the sentences for what cannot.
+
+use clap::{Args, Parser, Subcommand};
+use core::time::Duration;
+use flodl_elche::Mode;
+use flodl_wire::{HostId, Rank};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Trains one model over unequal devices.
+#[derive(Debug, Parser)]
+#[command(name = "flodl", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train on this machine: the controller and all ranks in one command
+    Run(RunArgs),
+    /// Run the controller of a training run whose ranks come from `flodl join`
+    Serve(ServeArgs),
+    /// Write the ticket with which one host joins a run
+    Ticket(TicketArgs),
+    /// Start this host's ranks and join them to the run that a ticket names
+    Join(JoinArgs),
+    /// Watch over a relay's processes (started by `flodl` itself)
+    #[command(hide = true)]
+    Guard(GuardArgs),
+}
+
+/// `flodl run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Ranks to start
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = ranks())]
+    pub(crate) ranks: u32,
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
+}
+
+/// `flodl serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Ranks of the whole run, over all hosts
+    #[arg(short = 'n', long = "ranks", value_name = "TOTAL", value_parser = ranks())]
+    pub(crate) ranks: u32,
+    /// Where to listen for hosts; port 0 takes a free one, which is printed
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub(crate) listen: String,
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
+}
+
+/// `flodl ticket`.
+#[derive(Debug, Args)]
+pub(crate) struct TicketArgs {
+    /// Name of the host: up to 16 letters, digits, '-', '_' and '.'; each host of a run needs its own
+    #[arg(value_name = "HOST", value_parser = host)]
+    pub(crate) host: HostName,
+    /// Run directory of `flodl serve` [default: the only flodl-run-* folder here]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+}
+
+/// `flodl join`.
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// The ticket that `flodl ticket HOST` wrote
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ticket: PathBuf,
+    /// The controller's address, where it is another than the ticket says
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: Option<String>,
+    /// Ranks to start on this host
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = ranks())]
+    pub(crate) ranks: u32,
+    /// Folder for the logs of this host's ranks: new or empty [default: flodl-join-HOST-RUN]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
+}
+
+/// `flodl guard`.
+#[derive(Debug, Args)]
+pub(crate) struct GuardArgs {
+    /// What the relay hands it.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) rest: Vec<OsString>,
+}
+
+/// What each rank executes.
+#[derive(Debug, Args)]
+pub(crate) struct ProgramArgs {
+    /// The training program and its arguments, after `--`
+    #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+/// How to train, the same for `run` and `serve`.
+#[derive(Debug, Args)]
+pub(crate) struct TrainingArgs {
+    /// How work is shared out and averaged: cpu-cadence (each rank trains as much as it can in the same time, then all
+    /// average) or cpu-sync (each rank trains one batch, then all average)
+    #[arg(long, value_name = "MODE", default_value_t = Mode::CpuCadence)]
+    pub(crate) mode: Mode,
+    /// Passes over the dataset [default: what the program asks for, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) epochs: Option<u64>,
+    /// Samples a batch [default: what the program asks for, else 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_size: Option<u32>,
+    /// Emulation: stretch each step of a rank by a factor >= 1, as if its device were slower (repeatable)
+    #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
+    pub(crate) slow: Vec<(Rank, f64)>,
+    /// Emulation: a step takes at least so many milliseconds, on every rank
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub(crate) step_ms: Option<Duration>,
+    /// Folder for what the run leaves: new or empty [default: flodl-run-RUN]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+    /// Also write the summary (JSON) to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) summary: Option<PathBuf>,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// How long a rank may be silent before it counts as dead, in seconds; all other deadlines follow from it
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    pub(crate) patience: Duration,
+    /// Start with so many ranks where the others ended or were refused first
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) min_ranks: u32,
+}
+
+/// A host's name that is also a [`HostId`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostName {
+    /// As given.
+    pub(crate) name: String,
+    /// The id made from it.
+    pub(crate) id: HostId,
+}
+
+fn ranks() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(crate::RANKS_MAX))
+}
+
+fn host(text: &str) -> Result<HostName, String> {
+    match HostId::from_name(text) {
+        Some(id) => Ok(HostName { name: text.to_owned(), id }),
+        None => Err("a host name has 1 to 16 letters, digits, '-', '_' or '.'".to_owned()),
+    }
+}
+
+fn slow(text: &str) -> Result<(Rank, f64), String> {
+    let hint = || format!("write RANK=FACTOR, for instance 1=2.5, not \"{text}\"");
+    let (rank, factor) = text.split_once('=').ok_or_else(hint)?;
+    let rank = rank.trim().parse().map_err(|_| hint())?;
+    let factor: f64 = factor.trim().parse().map_err(|_| hint())?;
+    if factor.is_finite() { Ok((Rank(rank), factor)) } else { Err(hint()) }
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    duration(text, 1e-3, 60_000.0, "milliseconds")
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    duration(text, 1.0, 1e6, "seconds")
+}
+
+/// A number of `unit`s of `scale` seconds each, within 0..=`max`.
+fn duration(text: &str, scale: f64, max: f64, unit: &str) -> Result<Duration, String> {
+    match text.trim().parse::<f64>() {
+        Ok(number) if (0.0..=max).contains(&number) => Ok(Duration::from_secs_f64(number * scale)),
+        _ => Err(format!("give {unit} as a number between 0 and {max}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, String> {
+        Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_full_run_line_is_understood() {
+        let line = "flodl run -n 3 --mode cpu-sync --epochs 2 --batch-size 32 --slow 1=2.5 --slow 2=4 --step-ms 0.5 \
+                    --patience 1.5 --seed 7 --min-ranks 2 -- ./train --lr 0.1";
+        let Command::Run(run) = parse(line).expect("is valid").command else { panic!("not a run") };
+        assert_eq!((run.ranks, run.training.mode), (3, Mode::CpuSync));
+        assert_eq!((run.training.epochs, run.training.batch_size), (Some(2), Some(32)));
+        assert_eq!(run.training.slow, [(Rank(1), 2.5), (Rank(2), 4.0)]);
+        assert_eq!(run.training.step_ms, Some(Duration::from_micros(500)));
+        assert_eq!(run.training.patience, Duration::from_millis(1500));
+        assert_eq!((run.training.seed, run.training.min_ranks), (7, 2));
+        assert_eq!(run.program.program, ["./train", "--lr", "0.1"]);
+    }
+
+    #[test]
+    fn join_takes_an_address_beside_the_ticket() {
+        let line = "flodl join --ticket t 10.0.0.1:7070 -n 2 -- ./train";
+        let Command::Join(join) = parse(line).expect("is valid").command else { panic!("not a join") };
+        assert_eq!((join.address.as_deref(), join.ranks), (Some("10.0.0.1:7070"), 2));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let cases = [
+            ("flodl run -- ./train", "--ranks"),
+            ("flodl run -n 0 -- ./train", "1..=65536"),
+            ("flodl run -n 2", "PROGRAM"),
+            ("flodl run -n 2 ./train", "unexpected argument"),
+            ("flodl run -n 2 --slow 1:2 -- ./train", "write RANK=FACTOR"),
+            ("flodl run -n 2 --slow 1=nan -- ./train", "write RANK=FACTOR"),
+            ("flodl run -n 2 --step-ms -4 -- ./train", "--step-ms"),
+            ("flodl run -n 2 --patience soon -- ./train", "give seconds as a number"),
+            ("flodl run -n 2 --mode fast -- ./train", "cpu-cadence"),
+            ("flodl run -n 2 --epochs 0 -- ./train", "--epochs"),
+            ("flodl ticket ../up", "1 to 16 letters"),
+            ("flodl fly", "unrecognized subcommand"),
+        ];
+        for (line, part) in cases {
+            let error = parse(line).expect_err(line);
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}

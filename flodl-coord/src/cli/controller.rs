@@ -1,0 +1,189 @@
+//! `flodl run` and `flodl serve`: the controller put together, and everything it leaves behind.
+
+use super::args::{RunArgs, ServeArgs, TrainingArgs};
+use super::console::Console;
+use super::failure::Failure;
+use super::root::Root;
+use super::rundir::{RunDir, RunDirError};
+use super::signals::Requests;
+use super::ticket::Credentials;
+use super::{Extensions, FAILED, local, saver, sink, summary};
+use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
+use crate::{Config, Coordinator, Deadlines, Slowing};
+use async_channel::bounded;
+use async_io::Async;
+use core::time::Duration;
+use flodl_elche::NoGuard;
+use flodl_wire::{Rank, RunId, Secret};
+use smol::future;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How long after the end connections may still take what was queued for them.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// `flodl run`.
+pub(crate) fn run(args: &RunArgs, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
+    let setup = Setup::new(&args.training, args.ranks, console)?;
+    let host = local::Host::new(&args.program, args.ranks, &setup)?;
+    Controller::open(setup, "127.0.0.1:0", false, extensions)?.run(Some(host))
+}
+
+/// `flodl serve`.
+pub(crate) fn serve(args: &ServeArgs, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
+    let setup = Setup::new(&args.training, args.ranks, console)?;
+    let controller = Controller::open(setup, &args.listen, true, extensions)?;
+    let dir = controller.setup.dir.path().display();
+    console.say(&format!("waiting for hosts; let one in with: flodl ticket HOST --run-dir {dir}"));
+    controller.run(None)
+}
+
+/// A run's settings and its folder.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) config: Config,
+    pub(crate) secret: Secret,
+    pub(crate) dir: RunDir,
+    pub(crate) summary: Option<PathBuf>,
+    pub(crate) console: Console,
+}
+
+impl Setup {
+    fn new(args: &TrainingArgs, ranks: u32, console: &Console) -> Result<Setup, Failure> {
+        let config = config(args, ranks, RunId(random()?))?;
+        config.validate().map_err(Failure::usage)?;
+        let short: String = config.run_id.to_string().chars().take(8).collect();
+        let path = args.run_dir.clone().unwrap_or_else(|| PathBuf::from(format!("flodl-run-{short}")));
+        let dir = RunDir::create(&path).map_err(|error| match error {
+            RunDirError::Unusable { .. } => Failure::failed(error),
+            RunDirError::NotEmpty { .. } | RunDirError::NotAFolder { .. } => Failure::usage(error),
+        })?;
+        console.say(&format!("run {}, everything it leaves is in {}", config.run_id, dir.path().display()));
+        console.say(&Deadlines::from_patience(config.patience).to_string());
+        emulations(&config.slow).for_each(|text| console.say(&text));
+        let secret = Secret::from_bytes(random()?);
+        Ok(Setup { config, secret, dir, summary: args.summary.clone(), console: console.clone() })
+    }
+}
+
+fn config(args: &TrainingArgs, ranks: u32, run_id: RunId) -> Result<Config, Failure> {
+    let mut factors = BTreeMap::new();
+    for &(rank, factor) in &args.slow {
+        if let Some(earlier) = factors.insert(rank, factor) {
+            let text = format!("--slow names {rank} twice, with {earlier} and {factor}: give one factor a rank");
+            return Err(Failure::usage(text));
+        }
+    }
+    Ok(Config {
+        run_id,
+        world_size: ranks,
+        min_ranks: args.min_ranks,
+        mode: args.mode,
+        epochs: args.epochs,
+        batch_size: args.batch_size,
+        seed: args.seed,
+        patience: args.patience,
+        slow: Slowing { step_at_least: args.step_ms, factors },
+    })
+}
+
+/// What makes ranks slower on purpose, so that nobody takes such figures for a device's.
+fn emulations(slow: &Slowing) -> impl Iterator<Item = String> {
+    let least = slow.step_at_least.map(|least| format!("emulation: every step takes at least {least:?}"));
+    let factor = |(rank, factor): (&Rank, &f64)| format!("emulation: the steps of {rank} take {factor} times as long");
+    least.into_iter().chain(slow.factors.iter().map(factor).collect::<Vec<_>>())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::failed(format!("the system gives no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+/// Coordinator and door of one run, ready to start.
+struct Controller {
+    setup: Setup,
+    core: Coordinator,
+    clock: Clock,
+    gate: Arc<Gate>,
+    listener: Async<TcpListener>,
+    requests: Requests,
+}
+
+impl Controller {
+    /// Listens, and says where. `takes_relays`: other hosts may join.
+    fn open(setup: Setup, listen: &str, takes_relays: bool, extensions: Extensions) -> Result<Controller, Failure> {
+        let (listener, address) = bind(listen)?;
+        let credentials =
+            Credentials { run_id: setup.config.run_id, secret: setup.secret.clone(), address: address.to_string() };
+        credentials.write(&setup.dir).map_err(Failure::failed)?;
+        setup.console.say(&format!("listening on {address}"));
+        let clock = Clock::new();
+        let guard = extensions.guard.unwrap_or_else(|| Box::new(NoGuard));
+        let core = Coordinator::with_guard(setup.config.clone(), guard, clock.now()).map_err(Failure::usage)?;
+        let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, takes_relays);
+        Ok(Controller { core, clock, gate: Arc::new(gate), listener, requests: Requests::listen()?, setup })
+    }
+
+    /// Runs to the end, and leaves what a run leaves.
+    fn run(self, host: Option<local::Host>) -> Result<ExitCode, Failure> {
+        let Controller { setup, core, clock, gate, listener, requests } = self;
+        let patience = setup.config.patience;
+        let (record, records) = bounded(limits::RECORDS);
+        let monitor = sink::start(records, setup.dir.path(), setup.console.clone())
+            .map_err(|error| Failure::failed(format!("the monitor's thread cannot be started: {error}")))?;
+        let (event, events) = bounded(limits::EVENTS);
+        let (save, saves) = bounded(limits::SAVES);
+        let (link, links) = bounded(1);
+        let (busy, idle) = bounded(1);
+        let acceptor = Acceptor::new(gate, clock, event.clone(), link, &busy);
+        let root = Root::start(patience, event.clone())?;
+        let ports = Ports { records: record, root: Box::new(root.clone()), saves: save };
+        let driver = Driver::new(core, clock, ports);
+        let tasks = [
+            smol::spawn(acceptor.clone().listen(listener)),
+            smol::spawn(root.clone().serve_all(links)),
+            smol::spawn(saver::save_all(saves, setup.dir.clone(), root.clone(), event.clone())),
+        ];
+        let host = host.map(|host| host.start(acceptor, root)).transpose()?;
+        let exit = smol::block_on(async {
+            let insisted = async {
+                requests.forward(event).await;
+                i32::from(FAILED)
+            };
+            let exit = future::or(driver.drive(events), insisted).await;
+            drop((tasks, busy));
+            settle(idle, LAST_WORDS).await;
+            if let Some(host) = host {
+                host.end(patience + LAST_WORDS).await;
+            }
+            exit
+        });
+        setup.console.finish();
+        match monitor.join() {
+            Ok(seen) => summary::leave(&seen, exit, &setup),
+            Err(_) => setup.console.say("the monitor's thread panicked: there is no summary"),
+        }
+        Ok(u8::try_from(exit).unwrap_or(FAILED).into())
+    }
+}
+
+/// Listens on `address`, `HOST:PORT`.
+fn bind(address: &str) -> Result<(Async<TcpListener>, SocketAddr), Failure> {
+    let unresolved = |error| {
+        Failure::failed(format!("--listen {address} is not an address of this machine as HOST:PORT ({error})"))
+    };
+    let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(unresolved)?.collect();
+    let listen = || {
+        let listener = TcpListener::bind(&addresses[..])?;
+        let address = listener.local_addr()?;
+        Ok((Async::new(listener)?, address))
+    };
+    listen().map_err(|error: std::io::Error| {
+        Failure::failed(format!("cannot listen on {address}: {error}; give another address with --listen"))
+    })
+}

@@ -1,0 +1,22 @@
+//! Why a command ends before it began.
+
+use super::{FAILED, USAGE};
+
+/// A sentence that says what to do, and the exit status.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: u8,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    /// Something outside the command line is not as it must be.
+    pub(crate) fn failed(error: impl ToString) -> Failure {
+        Failure { exit: FAILED, text: error.to_string() }
+    }
+
+    /// The command line asks for what cannot be.
+    pub(crate) fn usage(error: impl ToString) -> Failure {
+        Failure { exit: USAGE, text: error.to_string() }
+    }
+}

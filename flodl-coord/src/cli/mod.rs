@@ -1,0 +1,103 @@
+//! The `flodl` program as a function, so that a controller with another guard is ten lines.
+//!
+//! This is the only place that knows coordinator, relay, root and monitor at once: `controller` puts them together for
+//! `flodl run` and `flodl serve`, `join` starts a relay alone.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a program has a clock, threads and signals")]
+
+mod args;
+mod console;
+mod controller;
+mod failure;
+mod join;
+mod local;
+mod root;
+mod rundir;
+mod saver;
+mod signals;
+mod sink;
+mod summary;
+mod ticket;
+
+use args::{Cli, Command};
+use clap::Parser;
+use console::Console;
+use failure::Failure;
+use flodl_elche::Guard;
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// The exit status of a run that failed.
+pub const FAILED: u8 = 1;
+/// The exit status of a command line that cannot be followed.
+pub const USAGE: u8 = 2;
+
+/// What a program of one's own may put in place of the defaults.
+#[derive(Default)]
+pub struct Extensions {
+    /// Decides whether windows may grow; `None`: windows grow towards the overhead target alone.
+    pub guard: Option<Box<dyn Guard>>,
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extensions").field("guard", &self.guard.as_ref().map(|_| "its own")).finish()
+    }
+}
+
+/// Runs the command line of this process and gives its exit status: 0 done, 1 failed, 2 usage, 3 done but degraded, 4
+/// stopped early and saved.
+///
+/// A program with another guard:
+///
+/// ```no_run
+/// use flodl_coord::cli::{Extensions, main};
+/// use flodl_elche::NoGuard;
+///
+/// fn program() -> std::process::ExitCode {
+///     main(Extensions { guard: Some(Box::new(NoGuard)) })
+/// }
+/// ```
+#[must_use]
+pub fn main(extensions: Extensions) -> ExitCode {
+    run(env::args_os(), extensions)
+}
+
+fn run(args: impl IntoIterator<Item = OsString>, extensions: Extensions) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output and is a success. A closed terminal cannot be told about itself.
+            error.print().ok();
+            return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let console = Console::stderr();
+    let done = match cli.command {
+        Command::Run(args) => controller::run(&args, extensions, &console),
+        Command::Serve(args) => controller::serve(&args, extensions, &console),
+        Command::Ticket(args) => write_ticket(&args),
+        Command::Join(args) => join::join(&args, &console),
+        Command::Guard(_) => return flodl_relay::agent::guard_main(),
+    };
+    done.unwrap_or_else(|Failure { exit, text }| {
+        console.say(&text);
+        exit.into()
+    })
+}
+
+fn write_ticket(args: &args::TicketArgs) -> Result<ExitCode, Failure> {
+    let here = env::current_dir().map_err(|error| Failure::failed(format!("there is no current folder: {error}")))?;
+    let told = ticket::write(args, &here).map_err(Failure::failed)?;
+    tell(&told);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes an answer to standard output; where nobody reads it, nobody misses it.
+fn tell(text: &str) {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).ok();
+}

@@ -1,0 +1,95 @@
+//! The root reducer of this process: its orders, its relays' data links, and what it has to tell.
+
+use super::failure::Failure;
+use crate::Input;
+use crate::shell::{DataLink, Event, Reducer, ToRoot};
+use async_channel::{Receiver, Sender};
+use core::time::Duration;
+use flodl_relay::shell::{DataLink as RelayLink, Report, RootHandle, start_root};
+use flodl_wire::SessionId;
+use flodl_wire::message::record::Reason;
+use futures_lite::io::{AsyncRead, AsyncWrite};
+use smol::{Task, Timer};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// From the end of a data link to the end of its session. A relay that is done closes both its connections, and what it said
+/// last is on the other one.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A hold on the root.
+#[derive(Clone)]
+pub(crate) struct Root {
+    handle: RootHandle,
+    events: Sender<Event>,
+    /// One a data link; dropping it closes the link.
+    links: Arc<Mutex<BTreeMap<SessionId, Task<()>>>>,
+}
+
+impl Root {
+    /// Starts the root. What it tells goes to `events`.
+    pub(crate) fn start(patience: Duration, events: Sender<Event>) -> Result<Root, Failure> {
+        let (handle, reports) = start_root(patience)
+            .map_err(|error| Failure::failed(format!("the root reducer's thread cannot be started: {error}")))?;
+        smol::spawn(tell(reports, events.clone())).detach();
+        Ok(Root { handle, events, links: Arc::default() })
+    }
+
+    /// The root's handle.
+    pub(crate) fn handle(&self) -> &RootHandle {
+        &self.handle
+    }
+
+    /// Gives the root a relay's data link.
+    pub(crate) fn serve<S>(&self, session: SessionId, link: RelayLink<S>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (handle, events) = (self.handle.clone(), self.events.clone());
+        let task = smol::spawn(async move {
+            let end = handle.serve(session, link).await;
+            Timer::after(GRACE).await;
+            let error = format!("its data connection ended: {end}");
+            events.send(Event::Closed { session, error }).await.ok();
+        });
+        self.links().insert(session, task);
+    }
+
+    /// Gives the root every data link that comes in by the door.
+    pub(crate) async fn serve_all(self, links: Receiver<DataLink>) {
+        while let Ok(DataLink { session, link }) = links.recv().await {
+            self.serve(session, RelayLink::Sealed(Box::new(link)));
+        }
+    }
+
+    fn links(&self) -> MutexGuard<'_, BTreeMap<SessionId, Task<()>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reducer for Root {
+    fn order(&mut self, order: ToRoot) -> Result<(), String> {
+        match order {
+            ToRoot::Layout(sizes) => self.handle.layout(sizes).map_err(|gone| gone.to_string()),
+            ToRoot::Control(control) => self.handle.control(control).map_err(|gone| gone.to_string()),
+            ToRoot::Left(session) => {
+                self.links().remove(&session);
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn tell(reports: Receiver<Report>, events: Sender<Event>) {
+    while let Ok(report) = reports.recv().await {
+        let event = match report {
+            Report::Folded(folded) => Event::Input(Input::Folded(folded)),
+            Report::Warning(text) => Event::Notice(Reason::new("root", text)),
+            // Whoever is slow is not late yet; when the patience is over the gate says who is waited for.
+            Report::Waiting { .. } => continue,
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}

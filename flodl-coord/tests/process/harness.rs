@@ -1,0 +1,197 @@
+//! A folder, the programs, and their processes: everything a test starts is gone when it ends.
+
+use flodl_monitor::Summary;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// No command of these tests takes anywhere near so long, even on a busy machine.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The variable by which all processes of one test are found.
+const MARK: &str = "FLODL_TEST_FOLDER";
+
+/// One test's own world.
+pub struct World {
+    folder: TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        World { folder: tempfile::tempdir().expect("a temporary folder can be made") }
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `flodl` with arguments split at white space, in this world's folder.
+    pub fn flodl(&self, line: &str) -> Running {
+        self.flodl_with(line, &[])
+    }
+
+    /// The same; behind `--` stands the trainer of these tests with `trainer` as its arguments.
+    pub fn train(&self, line: &str, trainer: &str) -> Running {
+        let program = trainer_path();
+        let mut rest = vec![OsStr::new("--"), program.as_os_str()];
+        rest.extend(trainer.split_whitespace().map(OsStr::new));
+        self.flodl_with(line, &rest)
+    }
+
+    fn flodl_with(&self, line: &str, rest: &[&OsStr]) -> Running {
+        let n = (0..).find(|n| !self.path(format!("out-{n}")).exists()).expect("some number is free");
+        let (out, err) = (self.path(format!("out-{n}")), self.path(format!("err-{n}")));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flodl"));
+        command.args(line.split_whitespace()).args(rest).current_dir(self.folder.path()).env(MARK, self.folder.path());
+        command.stdin(Stdio::null()).stdout(File::create(&out).expect("is writable"));
+        command.stderr(File::create(&err).expect("is writable"));
+        let child = command.spawn().expect("flodl can be started");
+        Running { child, out, err, line: line.to_owned() }
+    }
+
+    /// The summary in a file of this world.
+    pub fn summary(&self, name: &str) -> Summary {
+        let path = self.path(name);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// Every process that was started by or under a command of this world, with its environment.
+    pub fn processes(&self) -> Vec<(i32, String)> {
+        let mark = format!("{MARK}={}", self.folder.path().display());
+        let entries = fs::read_dir("/proc").expect("these tests need /proc");
+        let pid = |entry: fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        let environment = |pid: i32| {
+            let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            Some((pid, String::from_utf8_lossy(&bytes).into_owned()))
+        };
+        let marked = |(_, text): &(i32, String)| text.split('\0').any(|variable| variable == mark);
+        entries.filter_map(|entry| entry.ok().and_then(pid)).filter_map(environment).filter(marked).collect()
+    }
+
+    /// The process of a rank.
+    pub fn rank(&self, rank: u32) -> Option<i32> {
+        let variable = format!("FLODL_RANK={rank}");
+        let is_it = |(_, text): &&(i32, String)| text.split('\0').any(|found| found == variable);
+        self.processes().iter().find(is_it).map(|(pid, _)| *pid)
+    }
+
+    /// That every process of this world is gone within `time`.
+    pub fn empties_within(&self, time: Duration) {
+        let empty = poll(time, || self.processes().is_empty().then_some(()));
+        let left: Vec<_> = self.processes().iter().map(|(pid, _)| command_line(*pid)).collect();
+        assert!(empty.is_some(), "still there after {time:?}: {left:#?}");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for (pid, _) in self.processes() {
+            signal(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+fn command_line(pid: i32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    format!("{pid}: {}", String::from_utf8_lossy(&bytes).replace('\0', " "))
+}
+
+/// The trainer of these tests: the example `trainer` of this package, which the same `cargo test` has built.
+fn trainer_path() -> PathBuf {
+    let programs = Path::new(env!("CARGO_BIN_EXE_flodl")).parent().expect("is in a folder");
+    let path = programs.join("examples/trainer");
+    assert!(path.exists(), "{} is not built: run `cargo test -p flodl-coord --features cli`", path.display());
+    path
+}
+
+/// A command that was started.
+pub struct Running {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+    line: String,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+impl Running {
+    pub fn id(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("process ids are small")
+    }
+
+    /// What it has said on standard error so far.
+    pub fn err(&self) -> String {
+        fs::read_to_string(&self.err).expect("is readable")
+    }
+
+    /// Waits until its standard error holds `part`.
+    pub fn says(&mut self, part: &str) -> &mut Running {
+        let said = poll(LONGEST, || {
+            let ended = self.child.try_wait().expect("can be waited for");
+            let said = self.err().contains(part);
+            (said || ended.is_some()).then_some(said)
+        });
+        assert_eq!(said, Some(true), "`flodl {}` never said {part:?}: {}", self.line, self.err());
+        self
+    }
+
+    pub fn signal(&self, which: rustix::process::Signal) {
+        signal(self.id(), which);
+    }
+
+    /// Waits for its end.
+    pub fn ends(mut self) -> Ended {
+        let status = poll(LONGEST, || self.child.try_wait().expect("can be waited for"));
+        let read = |path| fs::read_to_string(path).expect("is readable");
+        let Some(status) = status else {
+            self.child.kill().expect("can be killed");
+            panic!("`flodl {}` does not end: {}", self.line, self.err());
+        };
+        Ended { status, out: read(&self.out), err: read(&self.err) }
+    }
+
+    /// Waits for its end with this status.
+    pub fn exits(self, code: i32) -> Ended {
+        let line = self.line.clone();
+        let ended = self.ends();
+        assert_eq!(ended.status.code(), Some(code), "`flodl {line}`\n{}\n{}", ended.out, ended.err);
+        ended
+    }
+}
+
+impl Ended {
+    /// That one of its lines on standard error holds all of `parts`.
+    pub fn said(&self, parts: &[&str]) -> &Ended {
+        let found = self.err.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+        assert!(found, "no line with {parts:?} in\n{}", self.err);
+        self
+    }
+}
+
+pub fn signal(pid: i32, which: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid).expect("is no zero");
+    // It may have ended by itself in the meantime.
+    rustix::process::kill_process(pid, which).ok();
+}
+
+/// Asks again and again until there is an answer or `time` is over.
+pub fn poll<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + time;
+    loop {
+        match ask() {
+            Some(answer) => return Some(answer),
+            None if Instant::now() >= end => return None,
+            None => sleep(Duration::from_millis(20)),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Whoever does not belong: a clear line each, and the run goes on unharmed.
+
+use crate::harness::{World, poll};
+use crate::joins::{serve, ticket};
+use crate::runs::is_exact;
+use flodl_wire::handshake::Dialler;
+use flodl_wire::secret::DialKeys;
+use flodl_wire::{Channel, Hello, Role, SessionId, Ticket};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Where the version range lies in a hello, and where its tag begins.
+const VERSIONS: std::ops::Range<usize> = 8..12;
+const TAG: usize = 104;
+
+fn connect(world: &World) -> TcpStream {
+    let address = fs::read_to_string(world.path("run/address")).expect("is there");
+    let stream = TcpStream::connect(address.trim()).expect("somebody listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("can be set");
+    stream
+}
+
+/// What is answered to `bytes` until the connection ends.
+fn answer(world: &World, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = connect(world);
+    stream.write_all(bytes).expect("is taken");
+    let mut answer = Vec::new();
+    // A connection that is closed with unread bytes is reset, which is an end like any other.
+    stream.read_to_end(&mut answer).ok();
+    answer
+}
+
+fn hello(world: &World) -> ([u8; 120], Ticket) {
+    let text = fs::read_to_string(world.path("ticket-a")).expect("is there");
+    let ticket = Ticket::parse(&text).expect("is a ticket");
+    let role = Role::Relay { rank_count: 1 };
+    let hello = Hello {
+        role,
+        channel: Channel::Control,
+        session: SessionId(0),
+        run_id: ticket.run_id,
+        host_id: ticket.host_id,
+    };
+    (*Dialler::new(hello, DialKeys::from(&ticket), [3; 32]).m1(), ticket)
+}
+
+/// Writes the ticket again with other digits in its line `name`.
+fn forge(world: &World, name: &str) {
+    let text = fs::read_to_string(world.path("ticket-a")).expect("is there");
+    let forged = text.lines().map(|line| match line.split_once('=') {
+        Some((field, value)) if field.trim() == name => {
+            let digits = value.trim().chars().map(|digit| if digit == '0' { '1' } else { '0' });
+            format!("{name} = {}\n", digits.collect::<String>())
+        }
+        _ => format!("{line}\n"),
+    });
+    fs::write(world.path("forged"), forged.collect::<String>()).expect("is writable");
+}
+
+#[test]
+fn strangers_during_formation_do_not_harm_the_run() {
+    let world = World::new();
+    let mut serve = serve(&world, "-n 2 --epochs 2 --batch-size 16 --step-ms 1");
+    ticket(&world, "a");
+
+    assert_eq!(answer(&world, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(4).as_slice()), b"");
+    serve.says("does not speak flodl");
+
+    let (mut m1, keys) = hello(&world);
+    m1[VERSIONS].copy_from_slice(&[9, 0, 9, 0]);
+    let mut mac = Hmac::<Sha256>::new_from_slice(keys.gate_key.expose()).expect("any length is right");
+    mac.update(&m1[..TAG]);
+    m1[TAG..].copy_from_slice(&mac.finalize().into_bytes()[..16]);
+    let refusal = answer(&world, &m1);
+    assert_eq!(refusal.len(), 512);
+    assert!(String::from_utf8_lossy(&refusal).contains("you speak 9..=9"));
+    serve.says("you speak 9..=9");
+
+    forge(&world, "gate-key");
+    let ended = world.train("join --ticket forged -n 1 --run-dir x", "").exits(1);
+    ended.said(&["closed without an answer", "ticket"]);
+    serve.says("gate key is not this run's");
+
+    forge(&world, "host-key");
+    world.train("join --ticket forged -n 1 --run-dir y", "").exits(1).said(&["key"]);
+
+    let join = world.train("join --ticket ticket-a -n 2", "--samples 1000");
+    serve.exits(0);
+    join.exits(0);
+    is_exact(&world.summary("summary.json"), 2000);
+}
+
+#[test]
+fn a_hundred_silent_connections_keep_nobody_out() {
+    let world = World::new();
+    let serve = serve(&world, "-n 2 --epochs 2 --batch-size 16 --step-ms 1");
+    ticket(&world, "a");
+    let silent: Vec<_> = (0..100).map(|_| connect(&world)).collect();
+    let join = world.train("join --ticket ticket-a -n 2", "--samples 1000");
+    let crowded = poll(Duration::from_secs(20), || serve.err().contains("too many unfinished").then_some(()));
+    assert!(crowded.is_some(), "{}", serve.err());
+    let ended = serve.exits(0);
+    join.exits(0);
+    is_exact(&world.summary("summary.json"), 2000);
+    assert_eq!(ended.err.matches("too many unfinished").count(), 1, "one line a minute: {}", ended.err);
+    drop(silent);
+}
+
+#[test]
+fn run_takes_no_other_hosts() {
+    let world = World::new();
+    let line = "run -n 1 --epochs 40 --batch-size 16 --step-ms 2 --run-dir run --summary summary.json";
+    let mut run = world.train(line, "--samples 400");
+    run.says("listening on");
+    ticket(&world, "a");
+    world.train("join --ticket ticket-a -n 1", "").exits(1).said(&["flodl serve"]);
+    run.exits(0);
+    is_exact(&world.summary("summary.json"), 16_000);
+}

@@ -1,0 +1,12 @@
+//! `flodl` as people run it: real processes, real sockets, real signals. The trainers are this package's example `trainer`.
+//!
+//! Every test has a folder of its own, polls with deadlines instead of sleeping, and leaves no process behind.
+
+mod faults;
+mod harness;
+mod hostile;
+mod joins;
+mod losses;
+mod model;
+mod runs;
+mod usage;

@@ -1,0 +1,114 @@
+//! `flodl run` that ends well: every sample once, the same bits everywhere.
+
+use crate::harness::{Ended, World};
+use flodl_monitor::Summary;
+use std::fs;
+
+/// What holds of every run that ends with 0.
+pub fn is_exact(summary: &Summary, samples: u64) {
+    assert_eq!((summary.samples_committed, summary.samples_expected), (samples, Some(samples)), "{summary:#?}");
+    assert_eq!((summary.repeats, summary.quarantined), (0, 0));
+    assert_eq!(summary.digests_equal, Some(true));
+    assert_eq!((summary.exit, summary.degraded, summary.deaths.len()), (Some(0), false, 0));
+    assert_eq!(summary.version, Some(summary.rounds), "every round of an undisturbed run commits");
+    let shares: f64 = summary.per_rank.iter().filter_map(|rank| rank.share).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    let committed: u64 = summary.per_rank.iter().map(|rank| rank.committed).sum();
+    assert_eq!(committed, samples);
+}
+
+/// That the last line promises what is there.
+pub fn names_its_model(ended: &Ended, version: Option<u64>) {
+    let last = ended.out.lines().last().expect("something is printed");
+    let version = version.expect("something is committed");
+    let rest = format!(" (version {version}); resuming is not available in this version");
+    let path = last.strip_prefix("saved: ").and_then(|last| last.strip_suffix(&rest));
+    let path = path.unwrap_or_else(|| panic!("{last}"));
+    assert!(path.ends_with("model.safetensors") && fs::metadata(path).is_ok(), "{path}");
+}
+
+fn check(line: &str, trainer: &str, samples: u64) -> Summary {
+    let world = World::new();
+    let ended = world.train(&format!("{line} --run-dir run --summary summary.json"), trainer).exits(0);
+    let summary = world.summary("summary.json");
+    is_exact(&summary, samples);
+    names_its_model(&ended, summary.version);
+    assert_eq!(world.summary("run/summary.json"), summary);
+    assert!(world.path("run/timeline.jsonl").exists());
+    world.empties_within(std::time::Duration::from_secs(5));
+    summary
+}
+
+fn learns(summary: &Summary) {
+    assert!(summary.accuracy.is_some_and(|accuracy| accuracy >= 0.85), "{:?}", summary.accuracy);
+}
+
+#[test]
+fn three_unequal_ranks() {
+    let line = "run -n 3 --epochs 4 --batch-size 16 --step-ms 2 --slow 1=2.5 --slow 2=4";
+    let summary = check(line, "--samples 4000", 16_000);
+    learns(&summary);
+    let share = |rank: usize| summary.per_rank[rank].share.expect("is known");
+    assert!(share(0) > share(1) && share(1) > share(2), "{:?}", summary.per_rank);
+    assert!(summary.ceiling_fraction.is_some_and(|fraction| fraction > 0.5), "{:?}", summary.ceiling_fraction);
+    assert!(summary.per_rank.iter().all(|rank| rank.emulated.is_some()), "emulation is named");
+}
+
+#[test]
+fn one_rank_alone() {
+    learns(&check("run -n 1 --epochs 3 --batch-size 16", "--samples 2000", 6000));
+}
+
+#[test]
+fn five_ranks() {
+    let line = "run -n 5 --epochs 3 --batch-size 16 --step-ms 1 --slow 4=3";
+    learns(&check(line, "--samples 4000", 12_000));
+}
+
+#[test]
+fn in_step() {
+    let line = "run -n 3 --mode cpu-sync --epochs 3 --batch-size 32 --slow 2=2";
+    learns(&check(line, "--samples 2000", 6000));
+}
+
+#[test]
+fn numbers_that_divide_by_nothing() {
+    learns(&check("run -n 3 --epochs 5 --batch-size 37 --step-ms 1", "--samples 1009", 5045));
+}
+
+#[test]
+fn more_ranks_than_batches() {
+    let summary = check("run -n 4 --epochs 2 --batch-size 16 --step-ms 1", "--samples 40", 80);
+    assert!(summary.per_rank.iter().any(|rank| rank.batches == 0) || summary.rounds > 0, "{summary:#?}");
+}
+
+#[test]
+fn settings_of_the_trainer_count_where_the_line_is_silent() {
+    check("run -n 2 --step-ms 1", "--samples 500 --epochs 2 --batch-size 20", 1000);
+}
+
+#[test]
+fn two_runs_side_by_side_do_not_meet() {
+    let world = World::new();
+    let run = |name: &str| {
+        let line = format!("run -n 2 --epochs 3 --batch-size 16 --step-ms 1 --run-dir {name} --summary {name}.json");
+        world.train(&line, "--samples 1000")
+    };
+    let (a, b) = (run("a"), run("b"));
+    a.exits(0);
+    b.exits(0);
+    is_exact(&world.summary("a.json"), 3000);
+    is_exact(&world.summary("b.json"), 3000);
+}
+
+#[test]
+fn the_default_run_directory_is_named_after_the_run() {
+    let world = World::new();
+    let ended = world.train("run -n 1", "--samples 100").exits(0);
+    let entries = fs::read_dir(world.path("")).expect("is a folder");
+    let names: Vec<_> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    let name = names.iter().find_map(|name| name.strip_prefix("flodl-run-")).expect("is there");
+    assert_eq!(name.len(), 8);
+    ended.said(&["flodl: run ", name]);
+    ended.said(&["patience 10s", "heartbeat every 1s"]);
+}
