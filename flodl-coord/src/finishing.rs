@@ -110,6 +110,7 @@ impl Finishing {
             version: held.version,
             tensors: agreed.tensors.clone(),
             epoch: ledger.epoch,
+            epochs: agreed.epochs,
             global_step: ledger.global_step,
             seed: ctx.config.seed,
             dataset_len: agreed.dataset_len,

@@ -55,6 +55,8 @@ pub struct SaveRequest {
     pub tensors: Vec<TensorSpec>,
     /// The open epoch (or the last one).
     pub epoch: Epoch,
+    /// Epochs of the run.
+    pub epochs: u64,
     /// Batches committed by all.
     pub global_step: u64,
     /// Seed of the run.

@@ -144,7 +144,7 @@ fn ended(outputs: &[Output]) -> Option<(i32, String)> {
 #[test]
 fn the_run_starts_when_the_last_rank_is_ready_and_the_model_is_known() {
     let mut run = Formation::with_hosts(config(2, 1));
-    assert_eq!(asked(&run.ready(1, ready("bias", 100))), []);
+    assert_eq!(asked(&run.ready(1, ready("bias", 100))), [0; 0]);
     assert_eq!(asked(&run.ready(0, ready("bias", 100))), [0]);
     let outputs = run.manifest(0, "bias");
     assert_eq!(admitted(&outputs), [0, 1]);

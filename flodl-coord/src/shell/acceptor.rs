@@ -110,7 +110,8 @@ impl Acceptor {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (link, hello) = self.handshake(stream, None).await?;
+        let door = Door::new(&self.gate, None);
+        let (link, hello) = self.handshake(stream, &door).await?;
         let session = link.session;
         self.enter(link, &hello).await?;
         Ok(session)
@@ -150,7 +151,8 @@ impl Acceptor {
     async fn greet(&self, stream: Async<TcpStream>, entry: Entry) -> Result<(), RejectedLink> {
         // A control frame is small and urgent; a bulk writer writes whole chunks.
         stream.get_ref().set_nodelay(true).map_err(RejectedLink::Socket)?;
-        let (link, hello) = self.handshake(stream, Some(entry)).await?;
+        let door = Door::new(&self.gate, Some(entry));
+        let (link, hello) = self.handshake(stream, &door).await?;
         self.gate.settle(entry);
         match hello.channel {
             Channel::Control => self.enter(link, &hello).await,
@@ -158,14 +160,13 @@ impl Acceptor {
         }
     }
 
-    async fn handshake<S>(&self, stream: S, entry: Option<Entry>) -> Result<(Link<S>, Hello), RejectedLink>
+    async fn handshake<S>(&self, stream: S, door: &Door<'_>) -> Result<(Link<S>, Hello), RejectedLink>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(|error| RejectedLink::Random(error.to_string()))?;
-        let door = Door::new(&self.gate, entry);
-        Ok(accept(stream, &door, nonce).await?)
+        Ok(accept(stream, door, nonce).await?)
     }
 
     /// Makes an authenticated control connection its host's session.
@@ -187,6 +188,9 @@ impl Acceptor {
     /// Gives an authenticated data connection to the root.
     async fn enter_data(&self, link: Link<Async<TcpStream>>) -> Result<(), RejectedLink> {
         let session = link.session;
+        if let Some(pending) = self.gate.promised(session) {
+            while pending.recv().await.is_ok() {}
+        }
         if !self.gate.enter_data(session) {
             return Err(RejectedLink::NoSuchSession(session));
         }

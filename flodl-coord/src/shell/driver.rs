@@ -445,6 +445,7 @@ mod tests {
                 version: flodl_wire::Version(1),
                 tensors: Vec::new(),
                 epoch: flodl_wire::Epoch(0),
+                epochs: 1,
                 global_step: 0,
                 seed: 0,
                 dataset_len: 1,

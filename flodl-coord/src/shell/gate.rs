@@ -2,7 +2,7 @@
 
 use super::halfopen::{Entry, HalfOpen};
 use super::quiet::Quiet;
-use async_channel::Sender;
+use async_channel::{Receiver, Sender};
 use core::time::Duration;
 use flodl_wire::handshake::{Accept, Admission};
 use flodl_wire::secret::{GateKey, PeerKey, Secret};
@@ -26,9 +26,19 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct Table {
     last_session: u64,
+    /// Given to a control connection whose handshake is not done. Its relay may be done with its part of it, and dial for
+    /// data before the last message of it is read here.
+    promised: BTreeMap<SessionId, Promise>,
     sessions: BTreeMap<SessionId, Session>,
     half_open: HalfOpen<Sender<()>>,
     quiet: Quiet,
+}
+
+#[derive(Debug)]
+struct Promise {
+    host: HostId,
+    /// Closes when the handshake is over, one way or the other.
+    pending: Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -76,6 +86,11 @@ impl Gate {
         true
     }
 
+    /// What closes when the handshake that would begin `session` is over, where there is one.
+    pub(crate) fn promised(&self, session: SessionId) -> Option<Receiver<()>> {
+        self.table().promised.get(&session).map(|promise| promise.pending.clone())
+    }
+
     /// Makes the authenticated data connection its session's. False where it has one by now, or is gone.
     pub(crate) fn enter_data(&self, session: SessionId) -> bool {
         match self.table().sessions.get_mut(&session) {
@@ -115,13 +130,16 @@ impl Gate {
                     Ok(SessionId(table.last_session))
                 }
             },
-            Channel::Data => match table.sessions.get(&hello.session) {
-                Some(session) if session.host == host && !session.has_data => Ok(hello.session),
-                Some(session) if session.host == host => {
-                    Err(format!("{} has its data connection already", hello.session))
+            Channel::Data => {
+                let promised = table.promised.get(&hello.session).is_some_and(|promise| promise.host == host);
+                match table.sessions.get(&hello.session).filter(|session| session.host == host) {
+                    Some(session) if session.has_data => {
+                        Err(format!("{} has its data connection already", hello.session))
+                    }
+                    None if !promised => Err(format!("{} is not a session of host {}", hello.session, host.name())),
+                    _ => Ok(hello.session),
                 }
-                _ => Err(format!("{} is not a session of host {}", hello.session, host.name())),
-            },
+            }
         }
     }
 
@@ -131,17 +149,28 @@ impl Gate {
     }
 }
 
-/// The gate as one connection meets it.
+/// The gate as one connection meets it. Lives until the connection is a session or nothing.
 #[derive(Debug)]
 pub(crate) struct Door<'a> {
     gate: &'a Gate,
     /// Its half-open entry; `None` for a connection within the process.
     entry: Option<Entry>,
+    /// The session promised to it, and what closes that promise when it is dropped.
+    promise: Mutex<Option<(SessionId, Sender<()>)>>,
 }
 
 impl<'a> Door<'a> {
     pub(crate) fn new(gate: &'a Gate, entry: Option<Entry>) -> Door<'a> {
-        Door { gate, entry }
+        Door { gate, entry, promise: Mutex::default() }
+    }
+}
+
+impl Drop for Door<'_> {
+    fn drop(&mut self) {
+        let promise = self.promise.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some((session, _)) = promise {
+            self.gate.table().promised.remove(session);
+        }
     }
 }
 
@@ -155,6 +184,11 @@ impl Admission for Door<'_> {
             self.gate.table().half_open.gate(entry);
         }
         let session = self.gate.answer(hello, self.entry.is_none())?;
+        if hello.channel == Channel::Control {
+            let (keep, pending) = async_channel::bounded(1);
+            self.gate.table().promised.insert(session, Promise { host: hello.host_id, pending });
+            *self.promise.lock().unwrap_or_else(PoisonError::into_inner) = Some((session, keep));
+        }
         // Nothing is stored per host: its key follows from the secret.
         let key = PeerKey::Host(self.gate.secret.host_key(self.gate.run_id, hello.host_id));
         Ok(Accept { key, session })
@@ -208,6 +242,32 @@ mod tests {
         gate.leave(session);
         assert!(!gate.enter_data(session));
         assert_ne!(gate.answer(&a, false), Ok(session), "numbers are not used again");
+    }
+
+    #[test]
+    fn data_may_come_before_the_end_of_its_controls_handshake() {
+        let gate = gate(true);
+        let door = Door::new(&gate, None);
+        let session = door.decide(&control("a")).expect("is new").session;
+        let data = hello("a", Channel::Data, session);
+        assert_eq!(gate.answer(&data, false), Ok(session));
+        assert!(gate.answer(&hello("b", Channel::Data, session), false).is_err(), "another host's session");
+        assert!(!gate.enter_data(session), "not before its control");
+        let pending = gate.promised(session).expect("its handshake goes on");
+        assert!(gate.enter(session, data.host_id));
+        assert!(!pending.is_closed());
+        drop(door);
+        assert!(pending.is_closed() && gate.promised(session).is_none());
+        assert!(gate.enter_data(session));
+    }
+
+    #[test]
+    fn a_promise_ends_with_its_handshake() {
+        let gate = gate(true);
+        let door = Door::new(&gate, None);
+        let session = door.decide(&control("a")).expect("is new").session;
+        drop(door);
+        assert!(gate.answer(&hello("a", Channel::Data, session), false).is_err());
     }
 
     #[test]
