@@ -77,6 +77,8 @@ mod round;
 mod running;
 mod watch;
 
+#[cfg(feature = "cli")]
+pub mod cli;
 #[cfg(feature = "shell")]
 pub mod shell;
 

@@ -2,7 +2,8 @@
 
 use crate::points::{CLASSES, PointBatch};
 use flodl_worker::trainee::{
-    EvalOutcome, Fault as TrainFault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
+    EvalOutcome, Fault as TrainFault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter,
+    Trainee,
 };
 use flodl_worker::{Dtype, Section, TensorSpec};
 use std::str::FromStr;

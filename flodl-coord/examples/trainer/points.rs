@@ -39,7 +39,8 @@ impl Dataset for Points {
 }
 
 fn point(number: u64, features: usize) -> (Vec<f32>, usize) {
-    let coordinate = |at: usize| (scatter(number.wrapping_mul(64).wrapping_add(at as u64)) % 2001) as f32 / 1000.0 - 1.0;
+    let coordinate =
+        |at: usize| (scatter(number.wrapping_mul(64).wrapping_add(at as u64)) % 2001) as f32 / 1000.0 - 1.0;
     let point: Vec<f32> = (0..features).map(coordinate).collect();
     let along = |class: usize| point[class] - point[class + CLASSES];
     let class = (0..CLASSES).max_by(|&a, &b| along(a).total_cmp(&along(b))).unwrap_or(0);

@@ -5,9 +5,10 @@ use super::console::Console;
 use super::failure::Failure;
 use super::root::Root;
 use super::rundir::{RunDir, RunDirError};
+use super::saver::Saver;
 use super::signals::Requests;
 use super::ticket::Credentials;
-use super::{Extensions, FAILED, local, saver, sink, summary};
+use super::{Extensions, FAILED, local, sink, summary};
 use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
 use crate::{Config, Coordinator, Deadlines, Slowing};
 use async_channel::bounded;
@@ -147,7 +148,7 @@ impl Controller {
         let tasks = [
             smol::spawn(acceptor.clone().listen(listener)),
             smol::spawn(root.clone().serve_all(links)),
-            smol::spawn(saver::save_all(saves, setup.dir.clone(), root.clone(), event.clone())),
+            smol::spawn(Saver::new(setup.config.run_id, &setup.dir, root.clone()).save_all(saves, event.clone())),
         ];
         let host = host.map(|host| host.start(acceptor, root)).transpose()?;
         let exit = smol::block_on(async {
@@ -174,9 +175,8 @@ impl Controller {
 
 /// Listens on `address`, `HOST:PORT`.
 fn bind(address: &str) -> Result<(Async<TcpListener>, SocketAddr), Failure> {
-    let unresolved = |error| {
-        Failure::failed(format!("--listen {address} is not an address of this machine as HOST:PORT ({error})"))
-    };
+    let unresolved =
+        |error| Failure::failed(format!("--listen {address} is not an address of this machine as HOST:PORT ({error})"));
     let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(unresolved)?.collect();
     let listen = || {
         let listener = TcpListener::bind(&addresses[..])?;

@@ -27,7 +27,8 @@ pub(crate) fn join(args: &JoinArgs, console: &Console) -> Result<ExitCode, Failu
     console.say(&format!("joining run {} at {address} as host {}", ticket.run_id, ticket.host_id.name()));
     console.say(&format!("the logs of this host's ranks are in {}", dir.path().display()));
     if address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
-        console.say("that address means this machine: from another one, give the controller's address behind the ticket");
+        console
+            .say("that address means this machine: from another one, give the controller's address behind the ticket");
     }
     let config = RelayConfig {
         host: ticket.host_id,

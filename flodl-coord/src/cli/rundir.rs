@@ -92,7 +92,8 @@ impl RunDir {
         let is_run = |path: &PathBuf| {
             path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("flodl-run-"))
         };
-        let mut runs: Vec<_> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).filter(is_run).collect();
+        let mut runs: Vec<_> =
+            entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).filter(is_run).collect();
         match (runs.pop(), runs.len()) {
             (None, _) => Err(FindError::None),
             (Some(path), 0) => Ok(RunDir { path }),

@@ -32,7 +32,9 @@ pub(crate) fn start(records: Receiver<Record>, run_dir: &Path, console: Console)
     let timeline = Timeline::in_folder(run_dir, ROTATE_AT);
     let path = timeline.path();
     let sink = Sink { store: Store::new(), timeline, console, shown: Instant::now() };
-    thread::Builder::new().name("flodl-monitor".to_owned()).spawn(move || Seen { store: sink.run(&records), timeline: path })
+    thread::Builder::new()
+        .name("flodl-monitor".to_owned())
+        .spawn(move || Seen { store: sink.run(&records), timeline: path })
 }
 
 struct Sink {

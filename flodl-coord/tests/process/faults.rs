@@ -42,7 +42,8 @@ fn all_ranks_that_fail_end_the_run() {
     for (fault, what) in [("error", "there is no data"), ("panic", "the model is made of glass")] {
         let world = World::new();
         world.train(RUN, &format!("--samples 1000 --fault {fault}")).exits(1).said(&[what]);
-        let ended = world.train(&RUN.replace("run-dir run", "run-dir later"), &format!("--samples 1000 --fault {fault} --after 20"));
+        let ended = world
+            .train(&RUN.replace("run-dir run", "run-dir later"), &format!("--samples 1000 --fault {fault} --after 20"));
         ended.exits(1).said(&[what]);
         world.empties_within(Duration::from_secs(5));
     }

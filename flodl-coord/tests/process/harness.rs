@@ -15,26 +15,26 @@ const LONGEST: Duration = Duration::from_secs(60);
 const MARK: &str = "FLODL_TEST_FOLDER";
 
 /// One test's own world.
-pub struct World {
+pub(crate) struct World {
     folder: TempDir,
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         World { folder: tempfile::tempdir().expect("a temporary folder can be made") }
     }
 
-    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// `flodl` with arguments split at white space, in this world's folder.
-    pub fn flodl(&self, line: &str) -> Running {
+    pub(crate) fn flodl(&self, line: &str) -> Running {
         self.flodl_with(line, &[])
     }
 
     /// The same; behind `--` stands the trainer of these tests with `trainer` as its arguments.
-    pub fn train(&self, line: &str, trainer: &str) -> Running {
+    pub(crate) fn train(&self, line: &str, trainer: &str) -> Running {
         let program = trainer_path();
         let mut rest = vec![OsStr::new("--"), program.as_os_str()];
         rest.extend(trainer.split_whitespace().map(OsStr::new));
@@ -53,14 +53,14 @@ impl World {
     }
 
     /// The summary in a file of this world.
-    pub fn summary(&self, name: &str) -> Summary {
+    pub(crate) fn summary(&self, name: &str) -> Summary {
         let path = self.path(name);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
     /// Every process that was started by or under a command of this world, with its environment.
-    pub fn processes(&self) -> Vec<(i32, String)> {
+    pub(crate) fn processes(&self) -> Vec<(i32, String)> {
         let mark = format!("{MARK}={}", self.folder.path().display());
         let entries = fs::read_dir("/proc").expect("these tests need /proc");
         let pid = |entry: fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
@@ -73,14 +73,14 @@ impl World {
     }
 
     /// The process of a rank.
-    pub fn rank(&self, rank: u32) -> Option<i32> {
+    pub(crate) fn rank(&self, rank: u32) -> Option<i32> {
         let variable = format!("FLODL_RANK={rank}");
         let is_it = |(_, text): &&(i32, String)| text.split('\0').any(|found| found == variable);
         self.processes().iter().find(is_it).map(|(pid, _)| *pid)
     }
 
     /// That every process of this world is gone within `time`.
-    pub fn empties_within(&self, time: Duration) {
+    pub(crate) fn empties_within(&self, time: Duration) {
         let empty = poll(time, || self.processes().is_empty().then_some(()));
         let left: Vec<_> = self.processes().iter().map(|(pid, _)| command_line(*pid)).collect();
         assert!(empty.is_some(), "still there after {time:?}: {left:#?}");
@@ -109,7 +109,7 @@ fn trainer_path() -> PathBuf {
 }
 
 /// A command that was started.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     out: PathBuf,
     err: PathBuf,
@@ -118,24 +118,24 @@ pub struct Running {
 
 /// A command that has ended.
 #[derive(Debug)]
-pub struct Ended {
-    pub status: ExitStatus,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Running {
-    pub fn id(&self) -> i32 {
+    pub(crate) fn id(&self) -> i32 {
         i32::try_from(self.child.id()).expect("process ids are small")
     }
 
     /// What it has said on standard error so far.
-    pub fn err(&self) -> String {
+    pub(crate) fn err(&self) -> String {
         fs::read_to_string(&self.err).expect("is readable")
     }
 
     /// Waits until its standard error holds `part`.
-    pub fn says(&mut self, part: &str) -> &mut Running {
+    pub(crate) fn says(&mut self, part: &str) -> &mut Running {
         let said = poll(LONGEST, || {
             let ended = self.child.try_wait().expect("can be waited for");
             let said = self.err().contains(part);
@@ -145,12 +145,12 @@ impl Running {
         self
     }
 
-    pub fn signal(&self, which: rustix::process::Signal) {
+    pub(crate) fn signal(&self, which: rustix::process::Signal) {
         signal(self.id(), which);
     }
 
     /// Waits for its end.
-    pub fn ends(mut self) -> Ended {
+    pub(crate) fn ends(mut self) -> Ended {
         let status = poll(LONGEST, || self.child.try_wait().expect("can be waited for"));
         let read = |path| fs::read_to_string(path).expect("is readable");
         let Some(status) = status else {
@@ -161,7 +161,7 @@ impl Running {
     }
 
     /// Waits for its end with this status.
-    pub fn exits(self, code: i32) -> Ended {
+    pub(crate) fn exits(self, code: i32) -> Ended {
         let line = self.line.clone();
         let ended = self.ends();
         assert_eq!(ended.status.code(), Some(code), "`flodl {line}`\n{}\n{}", ended.out, ended.err);
@@ -171,21 +171,21 @@ impl Running {
 
 impl Ended {
     /// That one of its lines on standard error holds all of `parts`.
-    pub fn said(&self, parts: &[&str]) -> &Ended {
+    pub(crate) fn said(&self, parts: &[&str]) -> &Ended {
         let found = self.err.lines().any(|line| parts.iter().all(|part| line.contains(part)));
         assert!(found, "no line with {parts:?} in\n{}", self.err);
         self
     }
 }
 
-pub fn signal(pid: i32, which: rustix::process::Signal) {
+pub(crate) fn signal(pid: i32, which: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid).expect("is no zero");
     // It may have ended by itself in the meantime.
     rustix::process::kill_process(pid, which).ok();
 }
 
 /// Asks again and again until there is an answer or `time` is over.
-pub fn poll<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub(crate) fn poll<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + time;
     loop {
         match ask() {

@@ -6,14 +6,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 /// A controller that waits for hosts, its run directory being `run`.
-pub fn serve(world: &World, line: &str) -> Running {
+pub(crate) fn serve(world: &World, line: &str) -> Running {
     let mut serve = world.flodl(&format!("serve {line} --run-dir run --summary summary.json"));
     serve.says("waiting for hosts");
     serve
 }
 
 /// The ticket of a host, as a file `ticket-HOST`.
-pub fn ticket(world: &World, host: &str) {
+pub(crate) fn ticket(world: &World, host: &str) {
     world.flodl(&format!("ticket {host} --run-dir run")).exits(0);
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Every test has a folder of its own, polls with deadlines instead of sleeping, and leaves no process behind.
 
+#![allow(clippy::disallowed_methods, reason = "a test that waits for processes has a clock")]
+
 mod faults;
 mod harness;
 mod hostile;

@@ -5,7 +5,7 @@ use flodl_monitor::Summary;
 use std::fs;
 
 /// What holds of every run that ends with 0.
-pub fn is_exact(summary: &Summary, samples: u64) {
+pub(crate) fn is_exact(summary: &Summary, samples: u64) {
     assert_eq!((summary.samples_committed, summary.samples_expected), (samples, Some(samples)), "{summary:#?}");
     assert_eq!((summary.repeats, summary.quarantined), (0, 0));
     assert_eq!(summary.digests_equal, Some(true));
@@ -18,7 +18,7 @@ pub fn is_exact(summary: &Summary, samples: u64) {
 }
 
 /// That the last line promises what is there.
-pub fn names_its_model(ended: &Ended, version: Option<u64>) {
+pub(crate) fn names_its_model(ended: &Ended, version: Option<u64>) {
     let last = ended.out.lines().last().expect("something is printed");
     let version = version.expect("something is committed");
     let rest = format!(" (version {version}); resuming is not available in this version");
