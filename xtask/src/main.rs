@@ -11,6 +11,7 @@ mod cargo;
 mod ci;
 mod failure;
 mod licences;
+mod setup;
 mod summary;
 mod tally;
 mod test;
@@ -25,6 +26,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND [ARGS]
 
   train [OPTIONS]           build in release and train the example over three unequal ranks (train --help)
+  setup [--print]           find libtorch for the feature `torch`, or fetch it (setup --help)
   test [-p CRATE] [-- ARGS] run every test; the last line says how many passed, failed and were skipped
   bench [NAME] [--json FILE] [--list]
                             run the benchmarks, or the one called NAME
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = args.collect();
     let result = match command.as_str() {
         "train" => train::run(&rest),
+        "setup" => setup::run(&rest),
         "test" => test::run(&rest),
         "bench" => bench::run(&rest),
         "tidy" => tidy::run(&rest),

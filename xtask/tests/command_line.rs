@@ -20,6 +20,7 @@ fn usage_errors_say_what_to_do_and_end_with_2() {
         ("train --slow 7=2", "give `-n 8`"),
         ("train --example cnn", "the examples are softmax"),
         ("train softmax", "--example NAME"),
+        ("setup --force", "usage: cargo xtask setup"),
         ("test -p flodl-none", "the crates are flodl-coord, "),
         ("test pool", "usage: cargo xtask test"),
         ("bench no-such-benchmark", "the benchmarks are"),
@@ -37,7 +38,12 @@ fn usage_errors_say_what_to_do_and_end_with_2() {
 
 #[test]
 fn help_and_lists_go_to_the_standard_output() {
-    for (args, expected) in [("--help", "usage: cargo xtask COMMAND"), ("ci --list", "tidy"), ("bench --list", "")] {
+    for (args, expected) in [
+        ("--help", "usage: cargo xtask COMMAND"),
+        ("setup --help", "--print"),
+        ("ci --list", "tidy"),
+        ("bench --list", ""),
+    ] {
         let (status, stdout, stderr) = xtask(args);
         assert_eq!(status, Some(0), "xtask {args}\n{stderr}");
         assert!(stdout.contains(expected), "xtask {args}\n{stdout}");
