@@ -18,34 +18,7 @@ const LR_DEFAULT: f64 = 0.01;
 /// Settings given here are wishes: the command line of `flodl run` (or `join`) comes first, and all ranks of a run must ask for the
 /// same. What nobody asks for has the controller's default.
 ///
-/// ```no_run
-/// use flodl_worker::loader::idx::LabelledImages;
-/// # use flodl_worker::loader::idx::ImageBatch;
-/// # use flodl_worker::trainee::*;
-/// # struct Model;
-/// # impl Model { fn new() -> Model { Model } }
-/// # impl Trainee for Model {
-/// #     type Batch = ImageBatch;
-/// #     fn manifest(&self) -> Vec<flodl_worker::TensorSpec> { Vec::new() }
-/// #     fn step(&mut self, _: &ImageBatch, _: &StepContext) -> Result<StepOutcome, Fault> { todo!() }
-/// #     fn evaluate(&mut self, _: &ImageBatch) -> Result<EvalOutcome, Fault> { todo!() }
-/// #     fn read_tensors(&self, _: &mut dyn TensorReader) -> Result<(), Fault> { todo!() }
-/// #     fn write_tensors(&mut self, _: &mut dyn TensorWriter) -> Result<(), Fault> { todo!() }
-/// # }
-/// use flodl_worker::trainer::Trainer;
-///
-/// let dir = std::path::Path::new("data");
-/// let train = LabelledImages::read_split(dir, "train")?;
-/// let test = LabelledImages::read_split(dir, "t10k")?;
-/// let outcome = Trainer::new(Model::new(), train)
-///     .eval_set(test)
-///     .batch_size(64)
-///     .epochs(8)
-///     .lr(|at| 0.1 * (1.0 - 0.9 * at.fraction()))
-///     .run()?;
-/// println!("{} ended with version {:?}", outcome.rank, outcome.version);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// A whole trainer, with its model and its data, is in the [crate's overview](crate#a-trainer).
 pub struct Trainer<'a, T: Trainee> {
     trainee: T,
     train_set: BoxedDataset<'a, T>,

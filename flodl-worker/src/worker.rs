@@ -376,3 +376,46 @@ fn evaluate<T: Trainee>(
     let accuracy = correct.map(|correct| correct as f64 / samples as f64);
     Ok(Evaluation { loss: loss_sum / samples as f64, accuracy, samples })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emulated_steps_are_stretched_from_their_least_length() {
+        let ms = Duration::from_millis;
+        for (took, at_least, slowdown, expect) in
+            [(2, 8, 1.0, 8), (10, 8, 1.0, 10), (2, 8, 2.5, 20), (10, 8, 4.0, 40), (10, 0, 0.5, 10), (3, 0, f64::NAN, 3)]
+        {
+            let emulation = Emulation { step_at_least: ms(at_least), slowdown };
+            assert_eq!(stretched(ms(took), &emulation), ms(expect), "{took} {at_least} {slowdown}");
+        }
+        let endless = Emulation { step_at_least: Duration::MAX, slowdown: 2.0 };
+        assert_eq!(stretched(ms(1), &endless), Duration::MAX);
+    }
+
+    #[test]
+    fn learning_rates_must_be_numbers_to_step_by() {
+        let at = LrPosition { batch: 3, total: 9 };
+        assert_eq!(learning_rate(0.0, at).unwrap(), 0.0);
+        for lr in [f64::NAN, f64::INFINITY, -0.1] {
+            let error = learning_rate(lr, at).unwrap_err().to_string();
+            assert_eq!(error, format!("gave {lr} at batch 3 of 9: it must be finite and not negative"));
+        }
+    }
+
+    #[test]
+    fn panics_are_quoted() {
+        let quoted = |code: fn()| {
+            user("a test", || -> Result<(), Fault> {
+                code();
+                Ok(())
+            })
+        };
+        let panicked = |message: &str| Err(Failure::Panicked { message: message.to_owned() });
+        assert_eq!(quoted(|| panic!("plain")), panicked("plain"));
+        assert_eq!(quoted(|| panic!("number {}", 7)), panicked("number 7"));
+        assert_eq!(quoted(|| std::panic::panic_any(7)), panicked("without a message"));
+        assert_eq!(quoted(|| ()), Ok(()));
+    }
+}

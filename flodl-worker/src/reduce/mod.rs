@@ -6,6 +6,8 @@
 
 mod cpu;
 mod flat;
+#[cfg(test)]
+mod tests;
 
 pub use cpu::{CpuReduce, Measured, ReduceError};
 pub use flat::{LayoutMismatch, ManifestError};

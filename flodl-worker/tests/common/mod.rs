@@ -144,6 +144,11 @@ impl<'a, T: Trainee> Conductor<'a, T> {
             seat.order(Control::Admitted(Box::new(run.clone())));
             seat.take_reports();
         }
+        Conductor::admitted(seats, run)
+    }
+
+    /// The same for seats that were admitted with `run`.
+    pub(crate) fn admitted(seats: Vec<Seat<'a, T>>, run: RunConfig) -> Conductor<'a, T> {
         let mut conductor =
             Conductor { seats, run, round: 0, window: 0, version: None, consensus: Vec::new(), global_step: 0 };
         conductor.average(|rank| if rank == 0 { Part::Source } else { Part::Receive }, Next::Window);

@@ -1,0 +1,221 @@
+//! Whole ranks in memory, with a model that writes down what it is asked.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod common;
+
+use common::{Conductor, Seat, roster, run_config, windows};
+use flodl_wire::message::control::{Next, Part};
+use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
+use flodl_wire::message::join::{Dtype, Section, TensorSpec, TrainerSettings};
+use flodl_wire::message::{Control, Data, Report};
+use flodl_wire::{Incarnation, Rank, Round, Time, Version};
+use flodl_worker::dataset::Dataset;
+use flodl_worker::session::End;
+use flodl_worker::trainee::{
+    EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
+};
+use flodl_worker::worker::{Event, Job, Worker};
+use std::time::Duration;
+
+/// One parameter, moved by 1 a batch; at the batches of `spoiled` it becomes infinite.
+#[derive(Default)]
+struct Notes {
+    theta: [f32; 1],
+    contexts: Vec<StepContext>,
+    samples: Vec<u64>,
+    spoiled: Vec<usize>,
+    resets: u32,
+}
+
+impl Trainee for Notes {
+    type Batch = Vec<u64>;
+
+    fn manifest(&self) -> Vec<TensorSpec> {
+        let (name, dtype, shape) = ("theta".to_owned(), Dtype::F32, vec![]);
+        vec![TensorSpec { name, dtype, shape, section: Section::Parameters }]
+    }
+
+    fn step(&mut self, batch: &Vec<u64>, at: &StepContext) -> Result<StepOutcome, Fault> {
+        self.theta[0] += if self.spoiled.contains(&self.contexts.len()) { f32::INFINITY } else { 1.0 };
+        self.contexts.push(*at);
+        self.samples.extend(batch);
+        Ok(StepOutcome { loss_sum: 0.0, samples: batch.len() as u64 })
+    }
+
+    fn evaluate(&mut self, batch: &Vec<u64>) -> Result<EvalOutcome, Fault> {
+        let (loss_sum, correct) = (batch.iter().sum::<u64>() as f64, Some(batch.len() as u64));
+        Ok(EvalOutcome { loss_sum, correct, samples: batch.len() as u64 })
+    }
+
+    fn read_tensors(&self, reader: &mut dyn TensorReader) -> Result<(), Fault> {
+        reader.read(TensorRef::F32(&self.theta));
+        Ok(())
+    }
+
+    fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {
+        writer.write(TensorMut::F32(&mut self.theta));
+        Ok(())
+    }
+
+    fn reset_optimizer(&mut self) -> Result<(), Fault> {
+        self.resets += 1;
+        Ok(())
+    }
+}
+
+/// Samples that are their own indices.
+struct Numbers(u64);
+
+impl Dataset for Numbers {
+    type Batch = Vec<u64>;
+
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn signature(&self) -> [u8; 32] {
+        [1; 32]
+    }
+
+    fn batch(&self, indices: &[u64]) -> Result<Vec<u64>, Fault> {
+        Ok(indices.to_vec())
+    }
+}
+
+fn seat(rank: u32, spoiled: &[usize], eval: Option<u64>) -> Seat<'static, Notes> {
+    let job = Job {
+        trainee: Notes { spoiled: spoiled.to_vec(), ..Notes::default() },
+        train_set: Box::new(Numbers(30)),
+        eval_set: eval.map(|len| Box::new(Numbers(len)) as Box<dyn Dataset<Batch = Vec<u64>>>),
+        schedule: Box::new(|at| at.batch as f64),
+        settings: TrainerSettings { batch_size: Some(4), epochs: Some(2), augment: None },
+    };
+    let worker = Worker::new(job, (Rank(rank), Incarnation(1)), common::PATIENCE, Time::ZERO).unwrap();
+    Seat::new(worker, Duration::from_millis(10))
+}
+
+#[test]
+fn every_epoch_takes_each_sample_once_in_its_own_order() {
+    let mut conductor = Conductor::new(vec![seat(0, &[], Some(6)), seat(1, &[], None)], 2);
+    for epoch in 0..2 {
+        for leases in windows(30, 4, &[3, 1]) {
+            conductor.step(epoch, &leases, Next::Window);
+        }
+    }
+    let mut orders = Vec::new();
+    for epoch in 0..2 {
+        let mut order: Vec<u64> = Vec::new();
+        for seat in &conductor.seats {
+            let trainee = seat.worker.trainee();
+            let half = trainee.samples.len() / 2;
+            order.extend(&trainee.samples[epoch * half..][..half]);
+        }
+        orders.push(order.clone());
+        order.sort_unstable();
+        assert_eq!(order, (0..30).collect::<Vec<_>>());
+    }
+    assert_ne!(orders[0], orders[1]);
+    let evaluation = conductor.finish();
+    assert_eq!((evaluation.loss, evaluation.accuracy, evaluation.samples), (2.5, Some(1.0), 6));
+}
+
+#[test]
+fn an_epoch_of_two_passes_takes_each_sample_twice() {
+    let mut seat = seat(0, &[], None);
+    let mut run = run_config(&seat.ready(), 1, 1);
+    run.epoch_len = 60;
+    seat.order(Control::Admitted(Box::new(run.clone())));
+    seat.take_reports();
+    let mut conductor = Conductor::admitted(vec![seat], run);
+    for leases in windows(60, 4, &[15]) {
+        conductor.step(0, &leases, Next::Window);
+    }
+    let mut samples = conductor.seats[0].worker.trainee().samples.clone();
+    samples.sort_unstable();
+    assert_eq!(samples, (0..60).map(|pick| pick / 2).collect::<Vec<_>>());
+}
+
+#[test]
+fn learning_rates_follow_the_batches_of_all() {
+    let mut conductor = Conductor::new(vec![seat(0, &[], None), seat(1, &[], None)], 1);
+    for leases in windows(30, 4, &[3, 1]) {
+        conductor.step(0, &leases, Next::Window);
+    }
+    let of = |rank: usize| -> Vec<f64> {
+        conductor.seats[rank].worker.trainee().contexts.iter().map(|context| context.lr).collect()
+    };
+    // Windows of 3 + 1 batches: at its i-th a rank stands i times the ratio of all to its own further.
+    assert_eq!(of(0), [0.0, 1.0, 3.0, 4.0, 5.0, 7.0]);
+    assert_eq!(of(1), [0.0, 4.0]);
+    let total = conductor.seats[0].worker.trainee().contexts[0].position.total;
+    assert_eq!(total, 8);
+}
+
+#[test]
+fn a_spoiled_replica_takes_the_consensus_of_the_others() {
+    let mut conductor = Conductor::new(vec![seat(0, &[1], None), seat(1, &[], None)], 1);
+    let windows = windows(30, 4, &[3, 1]);
+    let result = conductor.step(0, &windows[0], Next::Window);
+    let divergences: Vec<bool> = result.acks.iter().map(|ack| ack.divergence.is_some()).collect();
+    assert_eq!(divergences, [false, true]);
+    assert_eq!(result.acks[0].consensus_digest, result.acks[1].consensus_digest);
+    for (seat, resets) in conductor.seats.iter().zip([1, 0]) {
+        assert_eq!((seat.worker.trainee().theta, seat.worker.trainee().resets), ([1.0], resets));
+    }
+    let result = conductor.step(0, &windows[1], Next::Window);
+    // 3 batches to 4.0 and 1 to 2.0, weighted by their batches.
+    assert_eq!(conductor.seats[0].worker.trainee().theta, [(3.0 * 4.0 + 2.0) / 4.0]);
+    assert!(result.reports.iter().all(|report| report.replica_digest.is_some()));
+}
+
+#[test]
+fn alone_a_spoiled_replica_goes_back_to_the_last_consensus() {
+    let mut conductor = Conductor::new(vec![seat(0, &[2], None)], 1);
+    let windows = windows(30, 4, &[2]);
+    conductor.step(0, &windows[0], Next::Window);
+    conductor.step(0, &windows[1], Next::Window);
+    assert_eq!(conductor.seats[0].worker.trainee().theta, [2.0]);
+    assert_eq!(conductor.seats[0].worker.session().version(), Some(Version(1)));
+}
+
+#[test]
+fn an_evaluation_that_cannot_be_is_an_answer() {
+    for (eval, expect) in [
+        (None, "this trainer has nothing to evaluate on: give it a set with Trainer::eval_set"),
+        (Some(0), "the evaluation set is empty: give Trainer::eval_set at least one sample"),
+    ] {
+        let mut conductor = Conductor::new(vec![seat(0, &[], eval)], 1);
+        let seat = &mut conductor.seats[0];
+        seat.order(Control::ExecuteEval { schedule: 3 });
+        let outcome = Err(expect.to_owned());
+        assert_eq!(seat.take_reports(), [Report::EvalResult { schedule: 3, outcome }]);
+        assert_eq!(seat.end, None);
+    }
+}
+
+#[test]
+fn data_that_is_not_for_ranks_ends_one() {
+    let chunk = Chunk {
+        round: Round(1),
+        version: Version(1),
+        chunk: 0,
+        mass: 1.0,
+        codec: Codec::Exact,
+        bytes: vec![0; 8].into(),
+    };
+    let absent = Data::Absent { round: Round(1), from_chunk: 0, why: AbsentWhy::Dead };
+    for (data, expect) in [
+        (Data::Contribution(chunk.clone()), "Contribution is a message for relays, not for ranks"),
+        (absent, "Absent is a message for relays, not for ranks"),
+        (Data::Consensus(chunk), "chunk 0 of the result of round 1 has another length than the model's layout says"),
+    ] {
+        let mut conductor = Conductor::new(vec![seat(0, &[], None)], 1);
+        let seat = &mut conductor.seats[0];
+        let roster = roster(1, |_| Part::Contribute);
+        seat.order(Control::RequestParams { round: Round(1), roster });
+        seat.give(Event::Data(data));
+        let Some(End::Failed(failure)) = &seat.end else { panic!("{:?}", seat.end) };
+        assert_eq!(failure.to_string(), format!("the coordinator sent what cannot be obeyed: {expect}"));
+    }
+}
