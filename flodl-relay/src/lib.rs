@@ -1,4 +1,6 @@
-//! The flodl relay: one per host, owns the host's training processes and folds their contributions.
+//! The relay of a [flodl](https://github.com/flodl/flodl) training run, and the root reducer above all relays.
+//!
+#![doc = include_str!("../README.md")]
 
 #[cfg(feature = "shell")]
 pub mod agent;

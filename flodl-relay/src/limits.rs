@@ -9,7 +9,7 @@ pub const LINE_BYTES: usize = 8 * 1024;
 /// another group that holds the pipe open can delay its end.
 pub const LAST_LINES_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a dropped [`Agent`](crate::agent::Agent) waits for killed processes to be gone. Longer takes only a process
+/// How long a dropped agent waits for killed processes to be gone. Longer takes only a process
 /// that the kernel cannot end (a hung driver).
 pub const KILL_WAIT: Duration = Duration::from_secs(3);
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use flodl_wire::message::control::{Next, Part};
-use flodl_wire::message::data::Codec;
+use flodl_wire::message::data::{Chunk, Codec};
 use flodl_wire::message::record::Reason;
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -116,40 +116,52 @@ impl RootHandle {
         answered.recv().await.map_err(|_| RootGone)
     }
 
-    /// Carries a relay's data until its link ends or the root closes it, and says why it ended. A session is served once.
-    pub async fn serve<S>(&self, session: SessionId, link: DataLink<S>) -> SessionEnd
+    /// Makes a relay's data link part of the root at once; the future that is returned carries its data until it ends or the
+    /// root closes it, and says why it ended. A session is served once.
+    pub fn serve<S>(&self, session: SessionId, link: DataLink<S>) -> impl Future<Output = SessionEnd> + use<S>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let (mut reader, writer) = link.split();
         let (sender, data) = async_channel::bounded(limits::CHUNKS);
-        let (results, queue): (_, ResultReceiver) = result_queue();
-        if let Err(gone) = self.command(Command::Attach { session, data, results }) {
-            return SessionEnd { why: gone.to_string() };
+        let (results, queue) = result_queue();
+        let attached = self.command(Command::Attach { session, data, results });
+        async move {
+            match attached {
+                Ok(()) => carry(link, sender, queue).await,
+                Err(gone) => SessionEnd { why: gone.to_string() },
+            }
         }
-        let up = async {
-            loop {
-                let message = match reader.next().await {
-                    Ok(message) => message,
-                    Err(why) => return why,
-                };
-                if sender.send(message).await.is_err() {
-                    return "the root closed it: it carried data that cannot be folded".to_owned();
-                }
-            }
-        };
-        let down = async {
-            match writer.send_down(queue).await {
-                Ok(()) => "the root closed it".to_owned(),
-                Err(why) => why,
-            }
-        };
-        SessionEnd { why: future::or(up, down).await }
     }
 
     fn command(&self, command: Command) -> Result<(), RootGone> {
         self.commands.try_send(command).map_err(|_| RootGone)
     }
+}
+
+/// Both directions of a relay's data link, until one has ended.
+async fn carry<S>(link: DataLink<S>, to_root: Sender<Data>, results: ResultReceiver) -> SessionEnd
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut reader, writer) = link.split();
+    let up = async {
+        loop {
+            let message = match reader.next().await {
+                Ok(message) => message,
+                Err(why) => return why,
+            };
+            if to_root.send(message).await.is_err() {
+                return "the root closed it: it carried data that cannot be folded".to_owned();
+            }
+        }
+    };
+    let down = async {
+        match writer.send_down(results).await {
+            Ok(()) => "the root closed it".to_owned(),
+            Err(why) => why,
+        }
+    };
+    SessionEnd { why: future::or(up, down).await }
 }
 
 struct RootThread {

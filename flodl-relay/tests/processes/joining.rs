@@ -7,11 +7,13 @@ use flodl_relay::shell::{DataLink, DialError, dial, run};
 use flodl_wire::handshake::{Channel, HandshakeError};
 use flodl_wire::io::accept;
 use flodl_wire::secret::{Secret, Ticket};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use smol::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case] = &[
     ("joining::a_relay_joins_over_tcp_and_a_whole_run_passes", join),
+    ("joining::both_directions_pass_through_the_smallest_socket_buffers", small_buffers),
     ("joining::a_controller_that_is_not_there_is_looked_for_and_named", unreachable),
     ("joining::a_controller_that_comes_late_is_found", late),
     ("joining::a_wrong_secret_is_not_tried_again", wrong_secret),
@@ -36,8 +38,23 @@ async fn take(listener: TcpListener) -> Controller<TcpStream> {
 }
 
 fn join() {
+    whole_run(|_| {});
+}
+
+/// Contributions and results are larger than the buffers and travel at the same time: if anybody waited for the other
+/// direction, nothing would move.
+fn small_buffers() {
+    whole_run(|listener| {
+        // What is accepted inherits them.
+        set_socket_recv_buffer_size(listener, 4096).unwrap();
+        set_socket_send_buffer_size(listener, 4096).unwrap();
+    });
+}
+
+fn whole_run(prepare: impl FnOnce(&TcpListener)) {
     smol::block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        prepare(&listener);
         let address = listener.local_addr().unwrap().to_string();
         let taking = smol::spawn(take(listener));
         let upstream = dial(&address, &ticket(&address, &secret()), 2, LONG).await.unwrap();

@@ -2,6 +2,11 @@
 //! an owner of ranks that gets killed, or a rank that speaks the protocol; else it runs the cases below, each of which
 //! polls for what it waits for until a deadline.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::print_stdout,
+    reason = "this program reports as a test harness does, and its ranks have something to say"
+)]
+#![expect(clippy::disallowed_methods, reason = "real processes take real time")]
 
 mod agents;
 mod joining;
