@@ -29,25 +29,68 @@ impl Guard {
         Ok(Guard { pipe: Mutex::new(Some(writer)), child: Mutex::new(child) })
     }
 
-    /// A group has come.
-    pub(super) fn add(&self, group: Pid) -> io::Result<()> {
-        self.say('+', group)
+    /// What a rank needs to announce its group before its program runs; later would be too late, because a program may have
+    /// children at once.
+    ///
+    /// # Errors
+    ///
+    /// Where the guard has ended: nothing may be started unguarded.
+    pub(super) fn announcer(&self) -> io::Result<Announcer> {
+        if self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?.is_some() {
+            return Err(io::Error::other("the guard process has ended"));
+        }
+        match self.pipe.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            Some(pipe) => Ok(Announcer(pipe.try_clone()?)),
+            None => Err(io::Error::other("the relay is ending")),
+        }
     }
 
     /// A group is gone. So is what a guard that has ended itself was good for: that is not worth an error here.
     pub(super) fn remove(&self, group: Pid) {
-        match self.say('-', group) {
-            Ok(()) | Err(_) => {}
+        if let Some(pipe) = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            match pipe.write_all(line(b'-', group).bytes()) {
+                Ok(()) | Err(_) => {}
+            }
         }
     }
+}
 
-    fn say(&self, sign: char, group: Pid) -> io::Result<()> {
-        let line = format!("{sign}{}\n", group.as_raw_nonzero());
-        match self.pipe.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            Some(pipe) => pipe.write_all(line.as_bytes()),
-            None => Ok(()),
-        }
+/// A rank's way to the guard, used between fork and exec.
+pub(super) struct Announcer(PipeWriter);
+
+impl Announcer {
+    /// Announces `group` with one system call: it neither allocates nor locks.
+    pub(super) fn announce(&self, group: Pid) -> io::Result<()> {
+        let line = line(b'+', group);
+        // A line is shorter than a pipe's atomic size: it is written whole or not at all.
+        rustix::io::write(&self.0, line.bytes())?;
+        Ok(())
     }
+}
+
+/// A line of the guard's input, on the stack.
+struct Line {
+    bytes: [u8; 12],
+    start: usize,
+}
+
+impl Line {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+fn line(sign: u8, group: Pid) -> Line {
+    let mut line = Line { bytes: *b"           \n", start: 11 };
+    let mut rest = group.as_raw_nonzero().get().unsigned_abs();
+    while rest > 0 {
+        line.start -= 1;
+        line.bytes[line.start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    line.start -= 1;
+    line.bytes[line.start] = sign;
+    line
 }
 
 impl Drop for Guard {
@@ -109,6 +152,13 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_line_is_what_the_guard_reads() {
+        for (id, text) in [(2, "+2\n"), (90_210, "+90210\n"), (i32::MAX - 1, "+2147483646\n")] {
+            assert_eq!(line(b'+', Pid::from_raw(id).unwrap()).bytes(), text.as_bytes());
+        }
+    }
 
     #[test]
     fn groups_come_and_go_and_nonsense_is_ignored() {

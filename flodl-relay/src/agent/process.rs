@@ -1,5 +1,6 @@
 //! One rank's process: how it is started, and who waits for its end.
 
+use super::guard::Announcer;
 use super::output::Output;
 use super::{Event, Launch, Shared, kill_group};
 use flodl_wire::message::report::ExitStatus;
@@ -8,7 +9,7 @@ use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::set_parent_process_death_signal;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, setsid, waitid};
 use std::fs::OpenOptions;
-use std::io::{self, PipeReader, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
@@ -47,25 +48,29 @@ fn start(shared: &Arc<Shared>, launch: &Launch) -> Result<(), String> {
     command.args(&shared.config.program.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
     command.env("FLODL_KEY_FD", keys.as_raw_fd().to_string());
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(resources)?).stderr(writer);
-    let parent = getpid();
+    let guard = shared.guard.announcer();
+    let guard =
+        guard.map_err(|error| format!("cannot start {rank}: {error}, and without it ranks could be orphaned"))?;
+    let (announced, announce) = io::pipe().map_err(resources)?;
+    let entrance = Entrance { parent: getpid(), keys, guard, announce };
     // SAFETY: `enter` makes system calls only: it neither allocates nor locks, which is what a forked child may do.
-    unsafe { command.pre_exec(move || enter(parent, &keys)) };
+    unsafe { command.pre_exec(move || entrance.enter()) };
 
-    // From here to the guard's knowledge nothing may come between: a kill of everything waits for the lock.
+    // From here to the list of the living nothing may come between: a kill of everything waits for the lock.
     let mut living = shared.living();
     if living.closed {
         return Err(format!("{rank} was not started: the relay is ending"));
     }
-    let child = command.spawn().map_err(|error| {
+    let spawned = command.spawn();
+    drop(command);
+    let child = spawned.map_err(|error| {
+        disown(shared, announced);
         let program = &shared.config.program.path;
         format!("cannot start {program:?} as {rank}: {error}; check the program's path and that it may be executed")
     })?;
     let pid = child.id();
     let group = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| format!("{rank} has no process id"))?;
     living.groups.insert((rank, incarnation), group);
-    if let Err(error) = shared.guard.add(group) {
-        (shared.config.sink)(&format!("the guard process is gone ({error}): {rank} may outlive a crash of its relay"));
-    }
     drop(living);
     shared.tell(Event::Started { rank, incarnation, pid });
 
@@ -88,16 +93,38 @@ fn key_pipe(launch: &Launch) -> io::Result<PipeReader> {
     Ok(reader)
 }
 
-/// Runs in the forked child: a session and group of its own, death with its parent's thread, and the key descriptor kept.
-fn enter(parent: Pid, keys: &PipeReader) -> io::Result<()> {
-    setsid()?;
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the line above; then nobody sends the signal.
-    if getppid() != Some(parent) {
-        return Err(Errno::SRCH.into());
+/// What a forked child does before it becomes the rank's program.
+struct Entrance {
+    parent: Pid,
+    keys: PipeReader,
+    guard: Announcer,
+    /// Tells the parent what the guard was told, in case that the program then does not start.
+    announce: PipeWriter,
+}
+
+impl Entrance {
+    /// A session and group of its own, which the guard knows; death with its parent's thread; the key descriptor kept.
+    fn enter(&self) -> io::Result<()> {
+        let group = setsid()?;
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have died before the line above; then nobody sends the signal.
+        if getppid() != Some(self.parent) {
+            return Err(Errno::SRCH.into());
+        }
+        fcntl_setfd(self.keys.as_fd(), FdFlags::empty())?;
+        rustix::io::write(&self.announce, &group.as_raw_nonzero().get().to_ne_bytes())?;
+        self.guard.announce(group)
     }
-    fcntl_setfd(keys.as_fd(), FdFlags::empty())?;
-    Ok(())
+}
+
+/// A program did not start, and its process is gone: the guard must forget the group that it may have announced.
+fn disown(shared: &Shared, mut announced: PipeReader) {
+    let mut id = [0; 4];
+    if announced.read_exact(&mut id).is_ok()
+        && let Some(group) = Pid::from_raw(i32::from_ne_bytes(id))
+    {
+        shared.guard.remove(group);
+    }
 }
 
 /// Waits for a rank's end, ends what it left behind, and tells.
