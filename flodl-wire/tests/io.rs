@@ -318,3 +318,19 @@ fn both_ends_see_the_same_close() {
         assert_eq!(from_above.next().await, Ok(None));
     });
 }
+
+/// Each part of a connection can move to a task of its own, on any thread.
+#[test]
+fn everything_can_move_between_threads() {
+    fn moves<T: Send>(value: T) -> T {
+        value
+    }
+    let (up, down) = duplex(4096);
+    let (hello, controller) = (relay_hello(), Controller::new());
+    let dialling = moves(connect(up, hello, keys_for(&hello), NONCE_C));
+    let accepting = moves(accept(down, &controller, NONCE_S));
+    let (dialled, accepted) = block_on(zip(dialling, accepting));
+    let (mut reader, mut writer) = moves(dialled.unwrap().split());
+    moves(accepted.unwrap());
+    drop((moves(reader.next()), moves(writer.flush())));
+}
