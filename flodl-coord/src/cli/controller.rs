@@ -13,6 +13,7 @@ use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
 use crate::{Config, Coordinator, Deadlines, Slowing};
 use async_channel::bounded;
 use async_io::Async;
+use core::cell::Cell;
 use core::time::Duration;
 use flodl_elche::NoGuard;
 use flodl_wire::{Rank, RunId, Secret};
@@ -151,16 +152,19 @@ impl Controller {
             smol::spawn(Saver::new(setup.config.run_id, &setup.dir, root.clone()).save_all(saves, event.clone())),
         ];
         let host = host.map(|host| host.start(acceptor, root)).transpose()?;
+        let asked = Cell::new(0);
         let exit = smol::block_on(async {
             let insisted = async {
-                requests.forward(event).await;
+                requests.forward(event, &asked).await;
                 i32::from(FAILED)
             };
             let exit = future::or(driver.drive(events), insisted).await;
             drop((tasks, busy));
             settle(idle, LAST_WORDS).await;
             if let Some(host) = host {
-                host.end(patience + LAST_WORDS).await;
+                // Somebody who asked twice does not want ranks to be waited for.
+                let wait = if asked.get() < 2 { patience + LAST_WORDS } else { Duration::ZERO };
+                host.end(wait).await;
             }
             exit
         });

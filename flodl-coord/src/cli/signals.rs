@@ -5,6 +5,7 @@ use crate::Input;
 use crate::shell::Event;
 use async_channel::Sender;
 use async_signal::{Signal, Signals};
+use core::cell::Cell;
 use futures_lite::StreamExt;
 
 /// After so many signals nothing is waited for any more.
@@ -35,10 +36,12 @@ impl Requests {
         }
     }
 
-    /// Tells the coordinator of each one: the first ends the run gently, the second at once. Ends at the third.
-    pub(crate) async fn forward(mut self, events: Sender<Event>) {
-        for _ in 1..PATIENCE_ENDS {
+    /// Tells the coordinator of each one: the first ends the run gently, the second at once. Ends at the third. `count`
+    /// says how many there were.
+    pub(crate) async fn forward(mut self, events: Sender<Event>, count: &Cell<u32>) {
+        for number in 1..PATIENCE_ENDS {
             self.next().await;
+            count.set(number);
             if events.send(Event::Input(Input::Stop)).await.is_err() {
                 break;
             }

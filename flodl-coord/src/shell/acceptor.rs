@@ -153,7 +153,8 @@ impl Acceptor {
         stream.get_ref().set_nodelay(true).map_err(RejectedLink::Socket)?;
         let door = Door::new(&self.gate, Some(entry));
         let (link, hello) = self.handshake(stream, &door).await?;
-        self.gate.settle(entry);
+        // Nobody pushes it out from here on, and it must not close before it is handed over.
+        let _open = self.gate.settle(entry).ok_or(RejectedLink::Crowded)?;
         match hello.channel {
             Channel::Control => self.enter(link, &hello).await,
             Channel::Data => self.enter_data(link).await,

@@ -61,9 +61,9 @@ impl Gate {
         (entry, closed.map(|(source, _)| source))
     }
 
-    /// The half-open connection is one no more.
-    pub(crate) fn settle(&self, entry: Entry) {
-        self.table().half_open.close(entry);
+    /// The half-open connection is one no more; gives back its `on_drop`, which still closes it.
+    pub(crate) fn settle(&self, entry: Entry) -> Option<Sender<()>> {
+        self.table().half_open.close(entry)
     }
 
     /// Closes the oldest half-open connection, to have its descriptor back.

@@ -53,9 +53,9 @@ impl<T> HalfOpen<T> {
         closed
     }
 
-    /// The handshake is over, one way or the other. False where it had been let go before.
-    pub(crate) fn close(&mut self, entry: Entry) -> bool {
-        self.strangers.remove(&entry).or_else(|| self.gated.remove(&entry)).is_some()
+    /// The handshake is over, one way or the other: what would have closed the connection, unless it has been let go.
+    pub(crate) fn close(&mut self, entry: Entry) -> Option<T> {
+        self.strangers.remove(&entry).or_else(|| self.gated.remove(&entry)).map(|(_, item)| item)
     }
 
     /// Lets go of the oldest one, to have its descriptor back.
@@ -103,8 +103,8 @@ mod tests {
             let closed = half.open(ip(1), n).1;
             assert_ne!(closed, Some((ip(1), 0)));
         }
-        assert!(half.close(member));
-        assert!(!half.close(member), "only once");
+        assert_eq!(half.close(member), Some(0));
+        assert_eq!(half.close(member), None, "only once");
     }
 
     #[test]
@@ -113,6 +113,6 @@ mod tests {
         let (entry, _) = half.open(ip(1), 5);
         assert_eq!(half.shed(), Some((ip(1), 5)));
         assert_eq!(half.gate(entry), None);
-        assert!(!half.close(entry));
+        assert_eq!(half.close(entry), None);
     }
 }

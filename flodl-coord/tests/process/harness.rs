@@ -79,6 +79,16 @@ impl World {
         self.processes().iter().find(is_it).map(|(pid, _)| *pid)
     }
 
+    /// Shows what every command said, for whoever looks into a failure.
+    fn tell(&self) {
+        for n in (0..).take_while(|n| self.path(format!("out-{n}")).exists()) {
+            for stream in ["out", "err"] {
+                let text = fs::read_to_string(self.path(format!("{stream}-{n}"))).unwrap_or_default();
+                println!("---- command {n}, {stream}:\n{text}");
+            }
+        }
+    }
+
     /// That every process of this world is gone within `time`.
     pub(crate) fn empties_within(&self, time: Duration) {
         let empty = poll(time, || self.processes().is_empty().then_some(()));
@@ -89,6 +99,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell();
+        }
         for (pid, _) in self.processes() {
             signal(pid, rustix::process::Signal::KILL);
         }

@@ -3,6 +3,7 @@
 //! Every test has a folder of its own, polls with deadlines instead of sleeping, and leaves no process behind.
 
 #![allow(clippy::disallowed_methods, reason = "a test that waits for processes has a clock")]
+#![allow(clippy::print_stdout, reason = "a test that fails or is skipped says more")]
 
 mod faults;
 mod harness;
