@@ -213,7 +213,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
                 return Turn::Worked;
             }
             Output::Train(order) => self.train(&order, clock).map(Input::Trained),
-            Output::Snapshot { round } => self.snapshot(round, clock).map(Input::SnapshotTaken),
+            Output::Snapshot { round } => return self.open_round(round, clock),
             Output::Contribute { round, base, what } => return self.contribute(round, base, what, clock),
             Output::Apply { reset_optimizer, .. } => {
                 self.apply(reset_optimizer).map(|digest| Input::Applied { digest })
@@ -283,6 +283,16 @@ impl<'a, T: Trainee> Worker<'a, T> {
         let outcome = user("a training step", || job.trainee.step(&batch, &at))?;
         clock.step_done(started, run.emulation.as_ref());
         Ok(Trained { outcome, lr, data_wait })
+    }
+
+    fn open_round(&mut self, round: Round, clock: &mut dyn Clock) -> Turn {
+        let taken = self.snapshot(round, clock).map(Input::SnapshotTaken);
+        let now = clock.now();
+        self.session.handle(taken.unwrap_or_else(Input::Failed), now);
+        while let Some(chunk) = self.reduce.take_early() {
+            self.receive(&Data::Consensus(chunk), now);
+        }
+        Turn::Worked
     }
 
     fn snapshot(&mut self, round: Round, clock: &mut dyn Clock) -> Result<SnapshotTaken, Failure> {

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Conductor, Seat, roster, run_config, windows};
-use flodl_wire::message::control::{Next, Part};
+use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{Dtype, Section, TensorSpec, TrainerSettings};
 use flodl_wire::message::{Control, Data, Report};
@@ -177,6 +177,20 @@ fn alone_a_spoiled_replica_goes_back_to_the_last_consensus() {
     conductor.step(0, &windows[1], Next::Window);
     assert_eq!(conductor.seats[0].worker.trainee().theta, [2.0]);
     assert_eq!(conductor.seats[0].worker.session().version(), Some(Version(1)));
+}
+
+#[test]
+fn a_result_may_come_before_the_round_is_ordered() {
+    let mut seat = seat(0, &[], None);
+    let run = run_config(&seat.ready(), 1, 1);
+    seat.order(Control::Admitted(Box::new(run)));
+    seat.take_reports();
+    let round = Round(0);
+    common::result_chunks(round, Version(0), 1.0, &[7.0]).into_iter().for_each(|data| seat.give(Event::Data(data)));
+    seat.order(Control::RequestParams { round, roster: roster(1, |_| Part::Receive) });
+    let outcome = RoundOutcome::Committed { version: Version(0) };
+    seat.order(Control::RoundDone { round, outcome, next: Next::Window });
+    assert_eq!((seat.worker.trainee().theta, seat.worker.session().version()), ([7.0], Some(Version(0))));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use flodl_wire::message::Data;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{LayoutSizes, TensorSpec};
 use flodl_wire::{Round, Version};
+use std::collections::VecDeque;
 use thiserror::Error;
 
 /// Why tensors could not be copied.
@@ -53,7 +54,11 @@ pub struct CpuReduce {
     snapshot: Flat,
     result: Vec<u8>,
     incoming: Option<Incoming>,
-    /// Chunks that were of no open round.
+    /// The newest round that was opened.
+    newest: Option<Round>,
+    /// Chunks of one round that is not open yet.
+    early: VecDeque<Chunk>,
+    /// Chunks that were dropped.
     stray: u64,
 }
 
@@ -65,7 +70,8 @@ impl CpuReduce {
     pub fn new(manifest: &[TensorSpec]) -> Result<CpuReduce, ManifestError> {
         let map = Map::new(manifest)?;
         let bytes = usize::try_from(map.layout.total_bytes()).unwrap_or(usize::MAX);
-        Ok(CpuReduce { snapshot: Flat::zeros(&map), result: vec![0; bytes], incoming: None, stray: 0, map })
+        let (snapshot, result) = (Flat::zeros(&map), vec![0; bytes]);
+        Ok(CpuReduce { snapshot, result, incoming: None, newest: None, early: VecDeque::new(), stray: 0, map })
     }
 
     /// The model's sizes.
@@ -80,18 +86,20 @@ impl CpuReduce {
         self.map.layout
     }
 
-    /// Result chunks that belonged to no open round and were dropped.
+    /// Result chunks that belonged to no round of this rank and were dropped.
     #[must_use]
     pub fn stray_chunks(&self) -> u64 {
         self.stray
     }
 
-    /// Copies the replica out and opens `round` for its result. Answers whether every float is finite.
+    /// Copies the replica out and opens `round` for its result. Answers whether every float is finite. Chunks of the round may be
+    /// here already: see [`take_early`](CpuReduce::take_early).
     ///
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
     pub fn snapshot<T: Trainee + ?Sized>(&mut self, trainee: &T, round: Round) -> Result<bool, ReduceError> {
         self.gather(trainee)?;
+        self.newest = Some(round);
         self.incoming = Some(Incoming { round, next: 0, digest: Digest::new(), meter: DivergenceMeter::default() });
         Ok(self.snapshot.floats.iter().all(|value| value.is_finite()))
     }
@@ -128,13 +136,15 @@ impl CpuReduce {
     }
 
     /// Takes the next chunk of the result. Answers how many are here, and what was measured once all are; `None` where the
-    /// chunk is of another round than the open one, which happens when a round is over for this rank, and is counted.
+    /// chunk is of another round than the open one. One of a later round is kept, since the connections of control and data do
+    /// not wait for each other, and a fold that expects nothing of this rank does not wait for it. One of a round that is over
+    /// for this rank is dropped and counted.
     ///
     /// # Errors
     /// A chunk of the open round that is not the next one or has another length than the layout says.
     pub fn receive(&mut self, chunk: &Chunk) -> Result<Option<(u32, Option<Measured>)>, Violation> {
         let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.round == chunk.round) else {
-            self.stray += 1;
+            self.keep_early(chunk);
             return Ok(None);
         };
         let violation = |problem| Violation::Result { round: chunk.round, chunk: chunk.chunk, problem };
@@ -157,6 +167,43 @@ impl CpuReduce {
         let here = incoming.next;
         let measured = (here == self.map.layout.chunks()).then(|| self.measure());
         Ok(Some((here, measured.flatten())))
+    }
+
+    /// Keeps a chunk of a later round: of one round at most, and no more bytes than a result has.
+    fn keep_early(&mut self, chunk: &Chunk) {
+        let fits = |spec: ChunkSpec| u64::from(spec.bytes) == chunk.bytes.len() as u64;
+        let later = self.newest.is_none_or(|newest| newest < chunk.round);
+        if !later || !self.map.layout.chunk(chunk.chunk).is_some_and(fits) {
+            self.stray += 1;
+            return;
+        }
+        match self.early.back().map(|last| (last.round, last.chunk)) {
+            Some(last) if last >= (chunk.round, chunk.chunk) => self.stray += 1,
+            last => {
+                if last.is_some_and(|(round, _)| round < chunk.round) {
+                    self.stray += self.early.len() as u64;
+                    self.early.clear();
+                }
+                self.early.push_back(chunk.clone());
+            }
+        }
+    }
+
+    /// The next chunk that came before its round was opened, to be given to [`receive`](CpuReduce::receive) now that one is.
+    pub fn take_early(&mut self) -> Option<Chunk> {
+        let open = self.incoming.as_ref()?.round;
+        let chunk = self.early.pop_front()?;
+        if chunk.round == open {
+            return Some(chunk);
+        }
+        // The round was skipped, or is still to come.
+        if chunk.round < open {
+            self.stray += self.early.len() as u64 + 1;
+            self.early.clear();
+        } else {
+            self.early.push_front(chunk);
+        }
+        None
     }
 
     fn measure(&self) -> Option<Measured> {

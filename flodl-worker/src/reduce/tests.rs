@@ -191,13 +191,47 @@ fn results_that_do_not_fit_are_refused() {
         let outcome: Result<Vec<_>, Violation> = chunks.iter().map(|chunk| reduce.receive(chunk)).collect();
         assert_eq!(outcome.unwrap_err().to_string(), problem);
     }
+}
+
+#[test]
+fn chunks_may_come_before_their_round_and_not_after_it() {
+    let model = Model::new();
+    let mut sender = CpuReduce::new(&model.manifest()).unwrap();
+    let result = |sender: &mut CpuReduce, round| {
+        sender.snapshot(&model, Round(round)).unwrap();
+        (0..4).map(|chunk| sender.contribution(Round(round), Version(0), 1.0, chunk).unwrap()).collect::<Vec<_>>()
+    };
+    let [four, five, six] = [4, 5, 6].map(|round| contributions(result(&mut sender, round)));
     let mut reduce = CpuReduce::new(&model.manifest()).unwrap();
-    assert_eq!(reduce.receive(&good), Ok(None), "no round is open");
+    let keep = |reduce: &mut CpuReduce, chunk| assert_eq!(reduce.receive(chunk), Ok(None));
+    let early = |reduce: &mut CpuReduce| std::iter::from_fn(|| reduce.take_early()).collect::<Vec<_>>();
+
+    // The whole of it, twice: the second time is dropped.
+    four.iter().chain(&four).for_each(|chunk| keep(&mut reduce, chunk));
+    assert_eq!((early(&mut reduce), reduce.stray_chunks()), (vec![], 4), "the round is not open yet");
+    reduce.snapshot(&model, Round(4)).unwrap();
+    let waiting = early(&mut reduce);
+    assert_eq!(waiting, four);
+    let last = waiting.iter().map(|chunk| reduce.receive(chunk).unwrap().unwrap()).last().unwrap();
+    assert!(last.1.is_some());
+
+    // A later round displaces an earlier one, and one that was skipped is dropped.
+    keep(&mut reduce, &five[0]);
+    keep(&mut reduce, &six[0]);
+    assert_eq!(reduce.stray_chunks(), 5);
     reduce.snapshot(&model, Round(5)).unwrap();
-    assert_eq!(reduce.receive(&good), Ok(None), "another round is open");
+    assert_eq!(early(&mut reduce), []);
+    reduce.snapshot(&model, Round(7)).unwrap();
+    assert_eq!((early(&mut reduce), reduce.stray_chunks()), (vec![], 6));
+
+    // Of an older round, of another length, past the end: dropped.
+    let long = Chunk { round: Round(9), bytes: vec![0; 262_148].into(), ..six[0].clone() };
+    let past = Chunk { round: Round(9), chunk: 4, ..six[3].clone() };
+    [&six[0], &long, &past].into_iter().for_each(|chunk| keep(&mut reduce, chunk));
+    assert_eq!(reduce.stray_chunks(), 9);
     reduce.forget();
-    assert_eq!(reduce.receive(&Chunk { round: Round(5), ..good }), Ok(None), "the round was forgotten");
-    assert_eq!(reduce.stray_chunks(), 3);
+    keep(&mut reduce, &Chunk { round: Round(7), ..six[0].clone() });
+    assert_eq!(reduce.stray_chunks(), 10, "the round was forgotten");
 }
 
 #[test]
