@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::find::Found;
-use super::pip;
+use super::pip::{self, Pip};
 use super::place::Cache;
 use super::python::{Kind, Trouble};
 use super::version;
@@ -119,14 +119,17 @@ fn enough_space(free: u64, needed: u64, folder: &Path) -> Result<(), Failure> {
 
 /// Downloads, unpacks, checks and puts in place.
 fn install(machine: &Machine, cache: &Cache) -> Result<(), Failure> {
-    let torch = obtain(machine, cache, &pip::torch())?;
+    let downloads = cache.downloads();
+    fs::create_dir_all(&downloads).map_err(|error| cannot_write(&downloads, &error))?;
+    let pip = Pip::find(&machine.python, &downloads)?;
+    let torch = obtain(machine, &pip, &downloads, &pip::torch())?;
     let requires = machine.python.ask(&["requires", &text(&torch)], "", &mut |_, _| {});
     let requires = requires.map_err(|trouble| unreadable(&torch, trouble))?;
     let requires: Vec<String> =
         requires.as_array().into_iter().flatten().filter_map(|line| line.as_str().map(str::to_owned)).collect();
     let mut wheels = vec![torch];
     for companion in pip::companions(&requires) {
-        wheels.push(obtain(machine, cache, &companion)?);
+        wheels.push(obtain(machine, &pip, &downloads, &companion)?);
     }
 
     let folder = cache.unpacking(std::process::id());
@@ -149,34 +152,33 @@ fn install(machine: &Machine, cache: &Cache) -> Result<(), Failure> {
     }
     fs::rename(&folder, &place).map_err(|error| cannot_write(&place, &error))?;
     clear(cache)?;
-    let downloads = cache.downloads();
     fs::remove_dir_all(&downloads).map_err(|error| cannot_write(&downloads, &error))?;
     say(&format!("libtorch {} is in {}", version::WANTED, place.display()));
     Ok(())
 }
 
 /// The wheel of a requirement, downloaded and checked.
-fn obtain(machine: &Machine, cache: &Cache, requirement: &str) -> Result<PathBuf, Failure> {
-    let downloads = cache.downloads();
-    fs::create_dir_all(&downloads).map_err(|error| cannot_write(&downloads, &error))?;
-    let Some(wheel) = pip::locate(&machine.python, requirement)? else {
-        return pip::fetch(&machine.python, requirement, &downloads);
+fn obtain(machine: &Machine, pip: &Pip<'_>, downloads: &Path, requirement: &str) -> Result<PathBuf, Failure> {
+    let by_pip = || {
+        say("pip fetches this one itself, as its server needs; when interrupted, it begins anew");
+        pip.fetch(requirement)
     };
+    let Some(wheel) = pip.locate(requirement)? else { return by_pip() };
     // The checksum in the name makes what is there in part a part of this very wheel.
     let name = format!("{}-{}.whl", requirement.replace("==", "-"), &wheel.sha256);
     let path = downloads.join(name);
     if path.is_file() {
         return Ok(path);
     }
-    let settings = pip::settings(&machine.python);
+    let settings = pip.settings();
     let mut progress = Progress::of(requirement);
     let args = ["download", &wheel.url, &text(&path), &wheel.sha256, &settings.cert, &settings.proxy];
     let result = machine.python.ask(&args, "", &mut |done, total| progress.tell(done, total));
     progress.end();
     match result {
         Ok(_) => Ok(path),
-        // pip knows the person's passwords; a part that was fetched without them is of no use to it.
-        Err(Trouble { kind: Kind::Denied, .. }) => pip::fetch(&machine.python, requirement, &downloads),
+        // pip knows the person's passwords.
+        Err(Trouble { kind: Kind::Denied, .. }) => by_pip(),
         Err(trouble) => Err(trouble.into()),
     }
 }

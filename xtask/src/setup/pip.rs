@@ -1,7 +1,8 @@
 //! What pip is asked and how it answers: where a wheel is, by the person's own settings.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -21,8 +22,8 @@ const WHEEL: [&str; 7] = [
     "--no-cache-dir",
 ];
 
-/// The first pip that tells where a wheel is without fetching it.
-const REPORTING: (u32, u32) = (23, 2);
+/// The first pip whose dry run reports where a wheel is without fetching it.
+const REPORTING: (u32, u32) = (25, 1);
 
 /// A wheel that pip would install.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,75 +68,170 @@ pub(super) fn companions(requires: &[String]) -> Vec<String> {
     found
 }
 
-/// Asks pip for the wheel of a requirement; `None` where this pip, or its server, cannot tell and pip has to fetch it.
-///
-/// # Errors
-///
-/// [`Failure::Failed`] with a sentence: there is no pip, no network, no such wheel.
-pub(super) fn locate(python: &Python, requirement: &str) -> Result<Option<Wheel>, Failure> {
-    let version = run(python, &["--version"])?;
-    if !version.status.success() {
-        return Err(refusal(&String::from_utf8_lossy(&version.stderr)));
+/// The person's pip, and a folder for what it leaves.
+#[derive(Debug)]
+pub(super) struct Pip<'a> {
+    python: &'a Python,
+    folder: PathBuf,
+    /// How a pip that reports is started: as the person's own module, or from a wheel; `None` where there is none.
+    reporting: Option<Vec<String>>,
+}
+
+impl<'a> Pip<'a> {
+    /// Looks for the person's pip. Where it is too old to report, a newer one is fetched with it into the folder and run
+    /// from there, under the same settings; it is installed nowhere.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Failed`] with a sentence: there is no Python, no pip, no network.
+    pub(super) fn find(python: &'a Python, folder: &Path) -> Result<Self, Failure> {
+        let mut pip = Self { python, folder: folder.to_path_buf(), reporting: None };
+        let output = pip.run(&OWN, &["--version"])?;
+        if !output.status.success() {
+            return Err(refusal("pip", &String::from_utf8_lossy(&output.stderr)));
+        }
+        let is_new = pip_version(&String::from_utf8_lossy(&output.stdout)).is_some_and(|version| version >= REPORTING);
+        if is_new {
+            pip.reporting = Some(OWN.map(str::to_owned).to_vec());
+            return Ok(pip);
+        }
+        let (major, minor) = REPORTING;
+        let requirement = format!("pip>={major}.{minor}");
+        let dest = pip.folder_of("pip");
+        let args =
+            ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--retries=2", "--dest", &dest, &requirement];
+        let output = pip.run(&OWN, &args)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() && is_unreachable(&stderr) {
+            return Err(refusal(&requirement, &stderr));
+        }
+        // A wheel of pip can be run as it is. For an old Python there is none that is new enough.
+        pip.reporting = wheel_in(Path::new(&dest)).map(|wheel| vec![wheel.join("pip").to_string_lossy().into_owned()]);
+        Ok(pip)
     }
-    if pip_version(&String::from_utf8_lossy(&version.stdout)).is_none_or(|version| version < REPORTING) {
-        return Ok(None);
+
+    /// Asks for the wheel of a requirement; `None` where this pip, or its server, cannot tell and pip has to fetch it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Failed`] with a sentence: there is no network, no such wheel.
+    pub(super) fn locate(&self, requirement: &str) -> Result<Option<Wheel>, Failure> {
+        let Some(start) = &self.reporting else { return Ok(None) };
+        let report = self.folder_of("report.json");
+        // pip wants a target for a wheel chosen for another Python. Nothing is written to it.
+        let unused = self.folder_of("unused");
+        let mut args = vec!["install", "--dry-run", "--ignore-installed", "--target", &unused, "--report", &report];
+        args.extend(WHEEL);
+        args.push(requirement);
+        let start: Vec<&str> = start.iter().map(String::as_str).collect();
+        match watch(self.command(&start, &args)).map_err(|error| no_python(&error))? {
+            Watched::Fetches => Ok(None),
+            Watched::Ended { succeeded: false, stderr } => Err(refusal(requirement, &stderr)),
+            Watched::Ended { succeeded: true, .. } => {
+                Ok(std::fs::read_to_string(&report).ok().as_deref().and_then(wheel))
+            }
+        }
     }
-    // pip wants a target for a wheel chosen for another Python. Nothing is written to it.
-    let unused = std::env::temp_dir().join("flodl-setup-unused").to_string_lossy().into_owned();
-    let mut args = vec!["install", "--dry-run", "--ignore-installed", "--quiet", "--report=-", "--target", &unused];
-    // A server without the metadata beside the wheels is asked for that part of the wheel, not for all of it.
-    args.push("--use-feature=fast-deps");
-    args.extend(WHEEL);
-    args.push(requirement);
-    let output = run(python, &args)?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        Ok(wheel(&String::from_utf8_lossy(&output.stdout)))
-    } else if stderr.contains("invalid choice") || stderr.contains("no such option") {
-        Ok(None)
-    } else {
-        Err(refusal(&stderr))
+
+    /// Has pip fetch the wheel of a requirement, with its own progress on the standard error. It checks the wheel, and
+    /// begins anew where it was interrupted.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Failed`] where pip fails, after its own words.
+    pub(super) fn fetch(&self, requirement: &str) -> Result<PathBuf, Failure> {
+        // A folder for each tells which wheel came for which requirement.
+        let folder = self.folder_of(&requirement.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        let mut args = vec!["download", "--dest", &folder];
+        args.extend(WHEEL);
+        args.push(requirement);
+        let status = self.command(&OWN, &args).stdout(std::io::stderr()).status().map_err(|error| no_python(&error))?;
+        if !status.success() {
+            return Err(Failure::failed(format!(
+                "pip cannot fetch {requirement}, see above: see to that, or set LIBTORCH to a libtorch {}",
+                version::WANTED
+            )));
+        }
+        wheel_in(Path::new(&folder))
+            .ok_or_else(|| Failure::failed(format!("pip fetched no wheel of {requirement} into {folder}")))
+    }
+
+    /// The settings for connections; the defaults where pip does not say.
+    pub(super) fn settings(&self) -> Settings {
+        match self.run(&OWN, &["config", "list"]) {
+            Ok(output) if output.status.success() => parse_settings(&String::from_utf8_lossy(&output.stdout)),
+            _ => Settings::default(),
+        }
+    }
+
+    fn folder_of(&self, name: &str) -> String {
+        self.folder.join(name).to_string_lossy().into_owned()
+    }
+
+    /// A command that asks no questions.
+    fn command(&self, start: &[&str], args: &[&str]) -> Command {
+        let mut command = self.python.command();
+        command.args(start).args(args).stdin(Stdio::null());
+        command.envs([
+            ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+            ("PIP_NO_INPUT", "1"),
+            // With these, which speak of installing into an environment, pip would refuse. Nothing is installed.
+            ("PIP_USER", "0"),
+            ("PIP_REQUIRE_VIRTUALENV", "0"),
+            // What is read line by line must come line by line.
+            ("PYTHONUNBUFFERED", "1"),
+        ]);
+        command
+    }
+
+    fn run(&self, start: &[&str], args: &[&str]) -> Result<Output, Failure> {
+        self.command(start, args).output().map_err(|error| no_python(&error))
     }
 }
 
-/// Has pip fetch the wheel of a requirement into a folder, with its own progress on the standard error. It checks the
-/// wheel, and begins anew where it was interrupted.
-///
-/// # Errors
-///
-/// [`Failure::Failed`] where pip fails, after its own words.
-pub(super) fn fetch(python: &Python, requirement: &str, folder: &Path) -> Result<PathBuf, Failure> {
-    // A folder for each tells which wheel came for which requirement.
-    let folder = folder.join(requirement.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
-    let place = folder.to_string_lossy().into_owned();
-    let mut args = vec!["download", "--dest", &place];
-    args.extend(WHEEL);
-    args.push(requirement);
-    let status = python.pip(&args).stdout(std::io::stderr()).status().map_err(|error| no_python(&error))?;
-    if !status.success() {
-        return Err(Failure::failed(format!(
-            "pip cannot fetch {requirement}, see above: see to that, or set LIBTORCH to a libtorch {}",
-            version::WANTED
-        )));
-    }
-    let entries = std::fs::read_dir(&folder)
-        .map_err(|error| Failure::failed(format!("cannot read {}: {error}", folder.display())))?;
-    let mut wheels = entries.flatten().map(|entry| entry.path());
-    wheels
-        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
-        .ok_or_else(|| Failure::failed(format!("pip fetched no wheel of {requirement} into {}", folder.display())))
+/// How the person's own pip is started.
+const OWN: [&str; 2] = ["-m", "pip"];
+
+/// The wheel in a folder.
+fn wheel_in(folder: &Path) -> Option<PathBuf> {
+    let mut paths = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    paths.find(|path| path.extension().is_some_and(|extension| extension == "whl"))
 }
 
-/// The settings of pip for its connections; the defaults where it does not say.
-pub(super) fn settings(python: &Python) -> Settings {
-    match run(python, &["config", "list"]) {
-        Ok(output) if output.status.success() => parse_settings(&String::from_utf8_lossy(&output.stdout)),
-        _ => Settings::default(),
-    }
+/// What came of a dry run.
+enum Watched {
+    /// It began to fetch the whole wheel to learn what is in it, and was ended.
+    Fetches,
+    /// It ended.
+    Ended { succeeded: bool, stderr: String },
 }
 
-fn run(python: &Python, args: &[&str]) -> Result<Output, Failure> {
-    python.pip(args).output().map_err(|error| no_python(&error))
+/// Runs pip up to the point where it fetches a wheel, which would be of no use and take minutes.
+fn watch(mut pip: Command) -> std::io::Result<Watched> {
+    let mut child = pip.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        let complaints = scope.spawn(|| {
+            let mut text = Vec::new();
+            stderr.map(|mut stderr| stderr.read_to_end(&mut text)).transpose().map(|_| text)
+        });
+        for line in stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+            if fetches(&line?) {
+                child.kill()?;
+                child.wait()?;
+                return Ok(Watched::Fetches);
+            }
+        }
+        let succeeded = child.wait()?.success();
+        let complaints = complaints.join().unwrap_or_else(|_| Ok(Vec::new()))?;
+        Ok(Watched::Ended { succeeded, stderr: String::from_utf8_lossy(&complaints).into_owned() })
+    })
+}
+
+/// Whether a line of pip's says that it fetches a wheel rather than the metadata beside it. A pip that words it otherwise
+/// only costs the time of that download.
+fn fetches(line: &str) -> bool {
+    line.trim_start().starts_with("Downloading ") && line.contains(".whl") && !line.contains(".metadata")
 }
 
 fn no_python(error: &std::io::Error) -> Failure {
@@ -161,7 +257,7 @@ fn wheel(report: &str) -> Option<Wheel> {
 }
 
 /// What pip's own words come to.
-fn refusal(stderr: &str) -> Failure {
+fn refusal(requirement: &str, stderr: &str) -> Failure {
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     let wanted = version::WANTED;
     if says(&["No module named pip"]) {
@@ -170,7 +266,7 @@ fn refusal(stderr: &str) -> Failure {
         );
     }
     // A server that was not reached has no versions either, so the connection's troubles come first.
-    if says(&["Retrying (", "NewConnectionError", "ConnectTimeout", "ReadTimeout", "SSLError", "ProxyError"]) {
+    if is_unreachable(stderr) {
         return Failure::failed(
             "pip cannot reach its package server: check the network and pip's settings (`python3 -m pip config list`), \
              or set LIBTORCH",
@@ -178,13 +274,20 @@ fn refusal(stderr: &str) -> Failure {
     }
     if says(&["No matching distribution", "Could not find a version"]) {
         return Failure::failed(format!(
-            "pip's package server has no wheel of torch {wanted} for this machine (they are for glibc 2.28 and newer): \
+            "pip's package server has no wheel of {requirement} for this machine (they are for glibc 2.28 and newer): \
              set LIBTORCH to a libtorch {wanted}"
         ));
     }
     let last =
         stderr.lines().rfind(|line| line.contains("ERROR")).or(stderr.lines().last()).unwrap_or("no reason given");
     Failure::failed(format!("pip fails ({last}): see to that, or set LIBTORCH to a libtorch {wanted}"))
+}
+
+/// Whether pip complains of its connections.
+fn is_unreachable(stderr: &str) -> bool {
+    ["Retrying (", "NewConnectionError", "ConnectTimeout", "ReadTimeout", "SSLError", "ProxyError"]
+        .iter()
+        .any(|word| stderr.contains(word))
 }
 
 /// `SECTION.NAME='VALUE'` a line; what is set in the environment counts most, then for installing, then for everything.
@@ -248,11 +351,25 @@ mod tests {
     }
 
     #[test]
-    fn old_pips_only_fetch() {
+    fn a_pip_that_fetches_is_told_from_one_that_asks() {
+        for (line, expected) in [
+            ("  Downloading torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (29 kB)", false),
+            ("  Downloading torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl (530.6 MB)", true),
+            ("Downloading https://host/torch-2.11.0.whl (530.6 MB)", true),
+            ("Collecting torch==2.11.0", false),
+            ("Would install torch-2.11.0", false),
+        ] {
+            assert_eq!(fetches(line), expected, "line: {line}");
+        }
+    }
+
+    #[test]
+    fn old_pips_do_not_report() {
         for (text, expected) in [
-            ("pip 23.2.1 from /x (python 3.11)\n", Some(true)),
-            ("pip 25.0 from /x", Some(true)),
-            ("pip 23.1.2 from /x", Some(false)),
+            ("pip 23.2.1 from /x (python 3.11)\n", Some(false)),
+            ("pip 25.0 from /x", Some(false)),
+            ("pip 25.1.1 from /x", Some(true)),
+            ("pip 26.3 from /x", Some(true)),
             ("pip 22.3 from /x", Some(false)),
             ("python: no", None),
         ] {
@@ -267,12 +384,12 @@ mod tests {
         let cases = [
             ("/usr/bin/python3: No module named pip\n", "python3 has no pip"),
             (unreachable, "check the network"),
-            ("ERROR: No matching distribution found for torch==2.11.0\n", "no wheel of torch 2.11.0 for this machine"),
+            ("ERROR: No matching distribution found for torch==2.11.0\n", "no wheel of torch==2.11.0 for this machine"),
             ("ERROR: 403 Client Error: Forbidden\nnote\n", "ERROR: 403 Client Error: Forbidden"),
             ("", "no reason given"),
         ];
         for (stderr, expected) in cases {
-            let failure = refusal(stderr);
+            let failure = refusal("torch==2.11.0", stderr);
             let said = failure.message().unwrap_or_default();
             assert!(said.contains(expected) && said.contains("LIBTORCH"), "said: {said}\nexpected: {expected}");
         }

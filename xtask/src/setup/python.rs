@@ -128,18 +128,9 @@ impl Said {
 pub(super) type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Python {
-    /// A command `python3 -m pip ARGS` that asks no questions.
-    pub(super) fn pip(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.program);
-        command.args(["-m", "pip"]).args(args).stdin(Stdio::null());
-        // Settings that speak of installing into an environment would have pip refuse, and nothing is installed.
-        command.envs([
-            ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
-            ("PIP_NO_INPUT", "1"),
-            ("PIP_USER", "0"),
-            ("PIP_REQUIRE_VIRTUALENV", "0"),
-        ]);
-        command
+    /// A command that starts it.
+    pub(super) fn command(&self) -> Command {
+        Command::new(self.program)
     }
 
     /// The folder of its package `torch`; `None` where there is no Python or no such package.
@@ -154,7 +145,8 @@ impl Python {
     ///
     /// What the helper says, or that it does not.
     pub(super) fn ask(&self, args: &[&str], input: &str, on_progress: OnProgress<'_>) -> Result<Value, Trouble> {
-        let mut child = Command::new(self.program)
+        let mut child = self
+            .command()
             .args(["-c", HELPER])
             .args(args)
             .stdin(Stdio::piped())
