@@ -1,0 +1,401 @@
+//! A world in virtual time: the coordinator, ranks and hosts that do as they are told, a root that folds, and faults at
+//! any moment. One queue of events, one seeded generator; equal scenarios give equal runs.
+
+#![allow(dead_code, reason = "each test program uses its part of the world")]
+
+pub(crate) mod oracle;
+pub(crate) mod puppet;
+pub(crate) mod root;
+
+use flodl_coord::{Config, Coordinator, Input, Output, Slowing};
+use flodl_elche::Mode;
+use flodl_wire::message::report::ExitStatus;
+use flodl_wire::message::{Control, HostReport, Report};
+use flodl_wire::{HostId, Incarnation, Rank, Round, RunId, SessionId, Time};
+use oracle::{Oracle, Outcome};
+use puppet::Puppet;
+use root::Open;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) const LIFE: Incarnation = Incarnation(1);
+pub(crate) const DIGEST: u64 = 0xd16e;
+pub(crate) const MS: u64 = 1_000_000;
+
+/// What a test wants to happen.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) mode: Mode,
+    pub(crate) epochs: u64,
+    pub(crate) batch_size: u32,
+    pub(crate) samples: u64,
+    /// Time of a batch, per rank.
+    pub(crate) batch_ms: Vec<u64>,
+    /// Hosts that the ranks are spread over, in order.
+    pub(crate) hosts: u32,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) stops_at_ms: Vec<u64>,
+    pub(crate) odds: Odds,
+    pub(crate) save_fails: bool,
+    pub(crate) seed: u64,
+}
+
+/// Something that happens to a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) at_ms: u64,
+    pub(crate) rank: u32,
+    pub(crate) kind: Kind,
+    /// How much of a contribution that is on its way is folded: 0 nothing, 1 a part, 2 all of it.
+    pub(crate) folded: u8,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Its process ends by this signal.
+    Signal(i32),
+    /// Its connection is gone; the exit status never comes.
+    Lost,
+    /// Its connection is gone, then its process's exit by this signal is told.
+    LostThenSignal(i32),
+    /// It says that it cannot go on, then ends with status 1.
+    Fails,
+    /// Nothing comes from it for so long, then it goes on.
+    Silent(u64),
+    /// The link to its host is gone.
+    HostLost,
+    /// Nothing comes from its host any more.
+    HostSilent,
+}
+
+/// How often the living misbehave, in percent of the occasions.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Odds {
+    /// A rank does not get the whole result.
+    pub(crate) incomplete: u8,
+    /// A rank gets another result than the root sent.
+    pub(crate) digest: u8,
+    /// A replica is not what it should be.
+    pub(crate) replica: u8,
+    /// A contribution is not folded, or only in part, though its rank lives (it was not finite).
+    pub(crate) left_out: u8,
+    /// An evaluation fails.
+    pub(crate) evaluation: u8,
+    /// Messages take up to so many milliseconds.
+    pub(crate) jitter_ms: u8,
+}
+
+/// What the queue holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// For the coordinator.
+    Input(Input),
+    /// A rank's contribution is at the root.
+    Data {
+        rank: Rank,
+        round: Round,
+    },
+    Strike(Fault),
+    WakesUp(Rank),
+}
+
+pub(crate) struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) now: Time,
+    pub(crate) queue: BTreeMap<(Time, u64), Event>,
+    posted: u64,
+    dice: u64,
+    pub(crate) puppets: Vec<Puppet>,
+    pub(crate) open: Option<Open>,
+    pub(crate) oracle: Oracle,
+    silent_hosts: Vec<SessionId>,
+}
+
+pub(crate) fn scenario(batch_ms: &[u64]) -> Scenario {
+    Scenario {
+        mode: Mode::CpuCadence,
+        epochs: 3,
+        batch_size: 64,
+        samples: 8000,
+        batch_ms: batch_ms.to_vec(),
+        hosts: 1,
+        faults: Vec::new(),
+        stops_at_ms: Vec::new(),
+        odds: Odds::default(),
+        save_fails: false,
+        seed: 1,
+    }
+}
+
+pub(crate) fn config(scenario: &Scenario) -> Config {
+    Config {
+        run_id: RunId([1; 16]),
+        world_size: scenario.batch_ms.len() as u32,
+        min_ranks: 1,
+        mode: scenario.mode,
+        epochs: Some(scenario.epochs),
+        batch_size: Some(scenario.batch_size),
+        seed: 0,
+        patience: Duration::from_secs(10),
+        slow: Slowing::default(),
+    }
+}
+
+impl World {
+    pub(crate) fn new(scenario: Scenario) -> World {
+        let coordinator = Coordinator::new(config(&scenario), Time::ZERO).expect("a valid configuration");
+        let ranks = scenario.batch_ms.len() as u32;
+        let hosts = scenario.hosts.clamp(1, ranks);
+        let puppets = (0..ranks).map(|rank| Puppet::new(SessionId(u64::from(rank * hosts / ranks) + 1))).collect();
+        World {
+            dice: scenario.seed | 1,
+            scenario,
+            coordinator,
+            now: Time::ZERO,
+            queue: BTreeMap::new(),
+            posted: 0,
+            puppets,
+            open: None,
+            oracle: Oracle::default(),
+            silent_hosts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.puppets.len() as u32).map(Rank)
+    }
+
+    pub(crate) fn puppet(&mut self, rank: Rank) -> &mut Puppet {
+        &mut self.puppets[rank.0 as usize]
+    }
+
+    /// A number below `n`.
+    pub(crate) fn roll(&mut self, n: u64) -> u64 {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        (self.dice >> 11) % n.max(1)
+    }
+
+    pub(crate) fn happens(&mut self, percent: u8) -> bool {
+        percent > 0 && self.roll(100) < u64::from(percent)
+    }
+
+    /// A message's way: a millisecond, or more and in any order among senders.
+    pub(crate) fn way(&mut self) -> u64 {
+        MS + self.roll(u64::from(self.scenario.odds.jitter_ms) * MS + 1)
+    }
+
+    pub(crate) fn post(&mut self, after_ns: u64, event: Event) {
+        self.posted += 1;
+        self.queue.insert((Time(self.now.0 + after_ns), self.posted), event);
+    }
+
+    /// What a rank says arrives in the order in which it says it.
+    pub(crate) fn say(&mut self, after_ns: u64, rank: Rank, report: Report) {
+        let now = self.now.0;
+        let puppet = self.puppet(rank);
+        let at = (now + after_ns).max(puppet.said.0);
+        puppet.said = Time(at);
+        let session = puppet.session;
+        self.post(at - now, Event::Input(Input::FromRank { session, rank, incarnation: LIFE, report }));
+    }
+
+    pub(crate) fn of_host(&mut self, after_ns: u64, rank: Rank, report: HostReport) {
+        let session = self.puppet(rank).session;
+        self.post(after_ns, Event::Input(Input::FromHost { session, report }));
+    }
+
+    pub(crate) fn exits(&mut self, after_ns: u64, rank: Rank, status: ExitStatus) {
+        let report = HostReport::RankExited { rank, incarnation: LIFE, status, last_lines: String::new() };
+        self.of_host(after_ns, rank, report);
+    }
+
+    /// The whole run.
+    pub(crate) fn run(mut self) -> Outcome {
+        self.begin();
+        for _ in 0..1_000_000 {
+            if self.oracle.outcome.exit.is_some() {
+                self.oracle.outcome.ended = self.now;
+                return self.oracle.outcome;
+            }
+            self.step();
+        }
+        panic!("the run does not end: {:?}", self.oracle.outcome.exit);
+    }
+
+    fn begin(&mut self) {
+        let mut hosts: BTreeMap<SessionId, u32> = BTreeMap::new();
+        for puppet in &self.puppets {
+            *hosts.entry(puppet.session).or_default() += 1;
+        }
+        for (session, rank_count) in hosts {
+            let host = HostId::from_name(&format!("host{}", session.0)).expect("a name");
+            self.post(0, Event::Input(Input::HostConnected { session, host, rank_count }));
+        }
+        let samples = self.scenario.samples;
+        for rank in self.ranks() {
+            let way = self.way();
+            self.say(way, rank, puppet::ready(samples));
+        }
+        for fault in self.scenario.faults.clone() {
+            self.post(fault.at_ms * MS, Event::Strike(fault));
+        }
+        for at_ms in self.scenario.stops_at_ms.clone() {
+            self.post(at_ms * MS, Event::Input(Input::Stop));
+        }
+    }
+
+    fn step(&mut self) {
+        let next = self.queue.keys().next().map(|key| key.0);
+        let tick = self.coordinator.next_deadline().expect("a run that goes on has a deadline");
+        if let Some(at) = next.filter(|at| *at <= tick) {
+            let (_, event) = self.queue.pop_first().expect("an event");
+            self.now = at;
+            self.happen(event);
+        } else {
+            self.now = self.now.max(tick);
+            self.keep_alive();
+            self.coordinator.tick(self.now);
+        }
+        self.drain();
+    }
+
+    /// The drain invariant: every output is taken after each input.
+    fn drain(&mut self) {
+        while let Some(output) = self.coordinator.poll() {
+            self.obey(output);
+        }
+    }
+
+    fn keep_alive(&mut self) {
+        for rank in self.ranks() {
+            let (session, speaks) = (self.puppet(rank).session, self.puppet(rank).speaks());
+            if self.silent_hosts.contains(&session) {
+                continue;
+            }
+            let report = HostReport::Heartbeat;
+            self.coordinator.handle(Input::FromHost { session, report }, self.now);
+            if speaks {
+                let report = Report::Heartbeat { step: 0 };
+                let input = Input::FromRank { session, rank, incarnation: LIFE, report };
+                self.coordinator.handle(input, self.now);
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Input(input) => {
+                if self.comes_through(&input) {
+                    self.coordinator.handle(input, self.now);
+                }
+            }
+            Event::Data { rank, round } => self.data(rank, round),
+            Event::Strike(fault) => self.strike(&fault),
+            Event::WakesUp(rank) => {
+                let held = std::mem::take(&mut self.puppet(rank).held);
+                self.puppet(rank).silent = false;
+                for input in held {
+                    self.happen(Event::Input(input));
+                    self.drain();
+                }
+            }
+        }
+    }
+
+    /// Whether an input still comes to pass: the dead say nothing, the silent later.
+    fn comes_through(&mut self, input: &Input) -> bool {
+        match input {
+            Input::FromRank { session, rank, report, .. } => {
+                let cut = self.silent_hosts.contains(session);
+                let puppet = self.puppet(*rank);
+                let heard = puppet.speaks() && !cut;
+                if let Report::WindowReport(report) = report
+                    && puppet.alive
+                {
+                    puppet.keep(report);
+                    puppet.unheard &= !heard;
+                }
+                if puppet.silent {
+                    puppet.held.push(input.clone());
+                }
+                heard
+            }
+            Input::FromHost { session, .. } => !self.silent_hosts.contains(session),
+            Input::Folded(folded) => self.open.as_ref().is_some_and(|open| open.round == folded.round),
+            _ => true,
+        }
+    }
+
+    fn strike(&mut self, fault: &Fault) {
+        let rank = Rank(fault.rank);
+        if !self.puppet(rank).alive {
+            return;
+        }
+        let session = self.puppet(rank).session;
+        match fault.kind {
+            Kind::Signal(signal) => self.exits(0, rank, ExitStatus::Signal(signal)),
+            Kind::Lost | Kind::LostThenSignal(_) => {
+                let error = "end of file".to_owned();
+                self.of_host(0, rank, HostReport::RankLost { rank, incarnation: LIFE, error });
+                if let Kind::LostThenSignal(signal) = fault.kind {
+                    self.exits(20 * MS, rank, ExitStatus::Signal(signal));
+                }
+            }
+            Kind::Fails => {
+                let report = Report::Failed { error: "the loss is not a number".to_owned() };
+                self.coordinator.handle(Input::FromRank { session, rank, incarnation: LIFE, report }, self.now);
+                self.exits(20 * MS, rank, ExitStatus::Code(1));
+            }
+            Kind::Silent(for_ms) => {
+                self.puppet(rank).silent = true;
+                self.post(for_ms * MS, Event::WakesUp(rank));
+                return;
+            }
+            Kind::HostLost => {
+                let error = "connection reset".to_owned();
+                self.post(0, Event::Input(Input::HostLost { session, error }));
+            }
+            Kind::HostSilent => self.silent_hosts.push(session),
+        }
+        let all = matches!(fault.kind, Kind::HostLost | Kind::HostSilent);
+        for other in self.ranks() {
+            if other == rank || (all && self.puppet(other).session == session) {
+                self.puppet(other).alive = false;
+                self.cut_off(other, fault.folded);
+            }
+        }
+    }
+
+    fn obey(&mut self, output: Output) {
+        match output {
+            Output::ToRank { rank, control, .. } => self.rank(rank, control),
+            Output::Broadcast(control) => {
+                self.root(&control);
+                for rank in self.ranks() {
+                    self.rank(rank, control.clone());
+                }
+            }
+            Output::Save(request) => {
+                self.oracle.outcome.saved = Some(request.version);
+                let result =
+                    if self.scenario.save_fails { Err("disk full".to_owned()) } else { Ok("checkpoints/v1".into()) };
+                self.post(MS, Event::Input(Input::Saved { version: request.version, result }));
+            }
+            Output::Record(flodl_wire::message::record::Body::Event(event)) => {
+                self.oracle.note(event.kind, event.reason);
+            }
+            Output::Record(_) | Output::ToHost { .. } | Output::Layout(_) | Output::CloseHost { .. } => {}
+            Output::End { exit } => self.oracle.outcome.exit = Some(exit),
+        }
+    }
+
+    /// What a rank hears: nothing where it is dead.
+    fn rank(&mut self, rank: Rank, control: Control) {
+        if self.puppet(rank).alive {
+            self.hears(rank, control);
+        }
+    }
+}

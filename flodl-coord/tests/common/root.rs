@@ -1,0 +1,149 @@
+//! The root reducer: it has a round's result when everybody on the roster has contributed or is declared dead.
+
+use super::oracle::Outcome;
+use super::puppet::{Since, ack};
+use super::{DIGEST, Event, LIFE, MS, World};
+use flodl_coord::Input;
+use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
+use flodl_wire::message::report::{Folded, FoldedPart, SyncOutcome};
+use flodl_wire::message::{Control, Report};
+use flodl_wire::{Rank, Round};
+use std::collections::BTreeMap;
+
+/// A round at the root.
+pub(crate) struct Open {
+    pub(crate) round: Round,
+    pub(crate) roster: Vec<RosterEntry>,
+    /// What has come of whom, with the work that is in it.
+    pub(crate) parts: BTreeMap<Rank, (FoldedPart, Since)>,
+    pub(crate) folded: bool,
+}
+
+impl World {
+    pub(crate) fn root(&mut self, control: &Control) {
+        match control {
+            Control::RequestParams { round, roster } => {
+                assert!(self.open.is_none(), "{round} began before the one before it ended");
+                let (round, roster) = (*round, roster.clone());
+                self.open = Some(Open { round, roster, parts: BTreeMap::new(), folded: false });
+            }
+            Control::DeclareDead { rank, .. } => self.without(*rank),
+            Control::RoundDone { round, outcome, .. } => self.round_done(*round, *outcome),
+            _ => {}
+        }
+    }
+
+    /// A contribution is here, whole unless the odds say otherwise.
+    pub(crate) fn data(&mut self, rank: Rank, round: Round) {
+        let Some(part) = self.part_of(rank, round) else { return };
+        if self.puppet(rank).silent {
+            return self.post(10 * MS, Event::Data { rank, round });
+        }
+        let since = self.puppet(rank).since.clone();
+        let left_out = part == Part::Contribute && self.happens(self.scenario.odds.left_out);
+        let whole = match part {
+            Part::Source => FoldedPart::Whole,
+            Part::Contribute if since.steps > 0 => FoldedPart::Whole,
+            Part::Contribute | Part::Receive => FoldedPart::None,
+        };
+        let folded = match whole {
+            FoldedPart::Whole if left_out && self.roll(2) == 0 => FoldedPart::Chunks(1),
+            FoldedPart::Whole if left_out => FoldedPart::None,
+            other => other,
+        };
+        self.folds(rank, folded);
+    }
+
+    /// A rank is gone; what was on its way is folded as the fault says.
+    pub(crate) fn cut_off(&mut self, rank: Rank, folded: u8) {
+        let mine = |event: &Event| matches!(event, Event::Data { rank: from, .. } if *from == rank);
+        let pending: Vec<_> = self.queue.iter().filter(|(_, event)| mine(event)).map(|(key, _)| *key).collect();
+        for key in pending {
+            let Some(Event::Data { round, .. }) = self.queue.remove(&key) else { continue };
+            let contributes = match self.part_of(rank, round) {
+                Some(Part::Source) => true,
+                Some(Part::Contribute) => self.puppet(rank).since.steps > 0,
+                Some(Part::Receive) | None => false,
+            };
+            match folded {
+                1 if contributes => self.folds(rank, FoldedPart::Chunks(1)),
+                2 if contributes => self.folds(rank, FoldedPart::Whole),
+                _ => {}
+            }
+        }
+    }
+
+    fn part_of(&self, rank: Rank, round: Round) -> Option<Part> {
+        let open = self.open.as_ref().filter(|open| open.round == round)?;
+        open.roster.iter().find(|entry| entry.rank == rank).map(|entry| entry.part)
+    }
+
+    fn without(&mut self, rank: Rank) {
+        if let Some(open) = &self.open
+            && !open.parts.contains_key(&rank)
+            && open.roster.iter().any(|entry| entry.rank == rank)
+        {
+            self.folds(rank, FoldedPart::None);
+        }
+    }
+
+    fn folds(&mut self, rank: Rank, part: FoldedPart) {
+        let since = self.puppet(rank).since.clone();
+        let Some(open) = self.open.as_mut().filter(|open| !open.parts.contains_key(&rank)) else { return };
+        open.parts.insert(rank, (part, since));
+        if open.parts.len() < open.roster.len() || open.folded {
+            return;
+        }
+        open.folded = true;
+        let parts = open.parts.iter();
+        let folded = Folded {
+            round: open.round,
+            ranks: parts.map(|(&rank, &(part, _))| (rank, LIFE, part)).collect(),
+            digest: DIGEST,
+            any_mass: open.parts.values().any(|(part, _)| *part != FoldedPart::None),
+        };
+        let roster = open.roster.clone();
+        let way = self.way();
+        self.post(way, Event::Input(Input::Folded(folded)));
+        for entry in roster {
+            self.sends_result(entry.rank);
+        }
+    }
+
+    /// The result reaches a rank, which answers.
+    fn sends_result(&mut self, rank: Rank) {
+        let Some(round) = self.open.as_ref().map(|open| open.round) else { return };
+        if !self.puppet(rank).alive {
+            return;
+        }
+        let mut answer = ack(round);
+        if self.happens(self.scenario.odds.incomplete) {
+            answer.outcome = SyncOutcome::Incomplete { from_chunk: 0 };
+            answer.consensus_digest = 0;
+        } else if self.happens(self.scenario.odds.digest) {
+            answer.consensus_digest = 1;
+        }
+        self.puppet(rank).has_result = answer.consensus_digest == DIGEST;
+        let way = self.way();
+        self.say(way, rank, Report::SyncAck(answer));
+    }
+
+    fn round_done(&mut self, round: Round, outcome: RoundOutcome) {
+        let open = self.open.take().expect("a round ended that had not begun");
+        assert_eq!(open.round, round);
+        assert!(open.folded, "{round} was closed before its fold");
+        let RoundOutcome::Committed { version } = outcome else { return };
+        let is_new = self.oracle.version.is_some_and(|before| before != version);
+        self.oracle.version = Some(version);
+        for (rank, (part, since)) in &open.parts {
+            if is_new && !self.puppets[rank.0 as usize].unheard {
+                self.oracle.commit(*part, since);
+            }
+        }
+    }
+}
+
+/// The outcome of a scenario.
+pub(crate) fn run(scenario: super::Scenario) -> Outcome {
+    World::new(scenario).run()
+}
