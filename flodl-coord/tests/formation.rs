@@ -317,3 +317,82 @@ fn c1_contradicting_settings_are_refused_with_both_values() {
         assert_eq!(error.to_string(), text);
     }
 }
+
+#[test]
+fn a_list_that_never_comes_ends_the_rank_though_it_lives() {
+    let mut run = Formation::with_hosts(config(2, 1));
+    run.ready(0, ready("bias", 100));
+    run.ready(1, ready("bias", 100));
+    let mut outputs = Vec::new();
+    for second in 1..=10 {
+        run.now = Time(second * SECOND);
+        run.say(0, Report::Heartbeat { step: 0 });
+        run.say(1, Report::Heartbeat { step: 0 });
+        assert!(asked(&outputs).is_empty(), "before the patience is over");
+        run.coordinator.tick(run.now);
+        outputs.extend(std::iter::from_fn(|| run.coordinator.poll()));
+    }
+    let why = "it broke the protocol: it did not send its list of tensors within 10s of being asked";
+    assert_eq!(refused(&outputs), [(0, why.to_owned())]);
+    assert_eq!(asked(&outputs), [1]);
+}
+
+#[test]
+fn a_list_comes_in_parts() {
+    let mut run = Formation::with_hosts(config(1, 1));
+    run.ready(0, ready("bias", 100));
+    let part = |part: u32| Report::Manifest { part, parts: 2, tensors: vec![tensors("bias")[part as usize].clone()] };
+    assert!(admitted(&run.say(0, part(0))).is_empty());
+    assert_eq!(admitted(&run.say(0, part(1))), [0]);
+}
+
+#[test]
+fn a_model_without_parameters_is_refused() {
+    let mut run = Formation::with_hosts(config(2, 1));
+    let layout = LayoutSizes { parameters: 0, buffers: 4, integers: 0 };
+    let outputs = run.ready(0, Ready { layout, ..ready("bias", 100) });
+    assert!(
+        refused(&outputs)[0].1.ends_with("its model holds no parameters: there is nothing to train"),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn hosts_without_ranks_and_hosts_of_a_full_run_are_told_so() {
+    let mut run = Formation::with_hosts(config(1, 1));
+    for (rank_count, why) in [
+        (0, "host late brings no ranks: start join with -n 1 or more"),
+        (1, "host late would bring 1 ranks and the run of 1 has room for 0: start serve with more"),
+    ] {
+        let host = HostId::from_name("late").expect("a name");
+        let outputs = run.take(Input::HostConnected { session: SessionId(9), host, rank_count });
+        assert_eq!(alerts(&outputs), [why.to_owned()]);
+        assert!(outputs.contains(&Output::CloseHost { session: SessionId(9) }));
+    }
+}
+
+#[test]
+fn too_few_is_known_as_soon_as_it_is_certain() {
+    let mut run = Formation::with_hosts(config(3, 3));
+    let (exit, why) = ended(&run.exits(1)).expect("the end, though two are still starting");
+    assert_eq!(exit, 1);
+    assert!(
+        why.ends_with("needs 3 (--min-ranks): rank 1: its process ended with status 1; its last words: no such file")
+    );
+}
+
+#[test]
+fn a_host_lost_before_the_run_takes_its_ranks_with_it() {
+    let mut run = Formation::with_hosts(config(2, 1));
+    run.ready(0, ready("bias", 100));
+    let outputs = run.take(Input::HostLost { session: SessionId(1), error: "reset".into() });
+    assert_eq!(asked(&outputs), [0]);
+    assert_eq!(admitted(&run.manifest(0, "bias")), [0]);
+}
+
+#[test]
+fn a_stop_before_the_run_ends_it() {
+    let mut run = Formation::with_hosts(config(2, 1));
+    run.ready(0, ready("bias", 100));
+    assert_eq!(ended(&run.take(Input::Stop)), Some((1, "stopped before the run began".to_owned())));
+}

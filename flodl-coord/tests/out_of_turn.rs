@@ -1,0 +1,510 @@
+//! Words out of turn: what a rank, a relay or the root may not say, what arrives in odd but legal orders, and whom a stall
+//! report names. Each test is a short script against a run of two ranks, one per host.
+
+mod common;
+
+use common::puppet::{ack, ready, tensors};
+use common::{DIGEST, LIFE, MS, config, scenario};
+use flodl_coord::{Coordinator, Input, Output};
+use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
+use flodl_wire::message::record::{Body, EventKind};
+use flodl_wire::message::report::{ExitStatus, Folded, FoldedPart, SyncOutcome, WindowReport};
+use flodl_wire::message::{Control, HostReport, Report};
+use flodl_wire::{HostId, Incarnation, Range, Rank, Round, SessionId, Time, Version, WindowId};
+
+/// Two ranks, each behind the session of its own number.
+struct Script {
+    coordinator: Coordinator,
+    now: Time,
+    windows: [WindowPlan; 2],
+    outputs: Vec<Output>,
+}
+
+fn empty_plan() -> WindowPlan {
+    WindowPlan {
+        window: WindowId(0),
+        epoch: flodl_wire::Epoch(0),
+        leases: Vec::new(),
+        quota: 0,
+        quota_max: 0,
+        budget: None,
+        global_step: 0,
+        quota_sum: 0,
+    }
+}
+
+impl Script {
+    /// Ready, with round 0 open.
+    fn formed() -> Script {
+        let coordinator = Coordinator::new(config(&scenario(&[8, 20])), Time::ZERO).expect("valid");
+        let windows = [empty_plan(), empty_plan()];
+        let mut script = Script { coordinator, now: Time::ZERO, windows, outputs: Vec::new() };
+        for rank in [0, 1] {
+            let host = HostId::from_name(&format!("host{rank}")).expect("a name");
+            script.take(Input::HostConnected { session: SessionId(rank), host, rank_count: 1 });
+        }
+        script.say(0, ready(8000));
+        script.say(1, ready(8000));
+        script.say(0, Report::Manifest { part: 0, parts: 1, tensors: tensors() });
+        script
+    }
+
+    /// In its first window.
+    fn training() -> Script {
+        let mut script = Script::formed();
+        script.snapshot(0, 0, &[]);
+        script.snapshot(1, 0, &[]);
+        script.folded(0, [FoldedPart::Whole, FoldedPart::None]);
+        script.acks(0);
+        script
+    }
+
+    /// With round 1 open, both ranks having trained one batch.
+    fn averaging() -> (Script, [Vec<Range>; 2]) {
+        let mut script = Script::training();
+        let used = [0, 1].map(|rank| script.report(rank, 1));
+        (script, used)
+    }
+
+    fn take(&mut self, input: Input) {
+        self.now = Time(self.now.0 + MS);
+        self.coordinator.handle(input, self.now);
+        while let Some(output) = self.coordinator.poll() {
+            if let Output::ToRank { rank, control: Control::Window(plan), .. } = &output {
+                self.windows[rank.0 as usize] = plan.clone();
+            }
+            self.outputs.push(output);
+        }
+    }
+
+    fn say(&mut self, rank: u32, report: Report) {
+        let session = SessionId(u64::from(rank));
+        self.take(Input::FromRank { session, rank: Rank(rank), incarnation: LIFE, report });
+    }
+
+    /// The report of a rank that did so many batches of its window.
+    fn done(&self, rank: u32, batches: u32) -> WindowReport {
+        let plan = &self.windows[rank as usize];
+        let used = common::puppet::prefix(&plan.leases, u64::from(batches) * 64);
+        let samples = flodl_wire::id::samples(&used);
+        WindowReport { window: plan.window, epoch: plan.epoch, batches, samples, used, ..WindowReport::default() }
+    }
+
+    fn report(&mut self, rank: u32, batches: u32) -> Vec<Range> {
+        let report = self.done(rank, batches);
+        let used = report.used.clone();
+        self.say(rank, Report::WindowReport(Box::new(report)));
+        used
+    }
+
+    fn snapshot(&mut self, rank: u32, round: u64, ranges: &[Range]) {
+        let report = Report::SnapshotReady { round: Round(round), steps: 1, ranges: ranges.to_vec() };
+        self.say(rank, report);
+    }
+
+    fn folded(&mut self, round: u64, parts: [FoldedPart; 2]) {
+        let ranks = [0, 1].map(|rank| (Rank(rank), LIFE, parts[rank as usize])).to_vec();
+        let any_mass = parts.iter().any(|part| *part != FoldedPart::None);
+        self.take(Input::Folded(Folded { round: Round(round), ranks, digest: DIGEST, any_mass }));
+    }
+
+    fn acks(&mut self, round: u64) {
+        self.say(0, Report::SyncAck(ack(Round(round))));
+        self.say(1, Report::SyncAck(ack(Round(round))));
+    }
+
+    fn dies(&mut self, rank: u32, signal: i32) {
+        let (status, last_lines) = (ExitStatus::Signal(signal), String::new());
+        let report = HostReport::RankExited { rank: Rank(rank), incarnation: LIFE, status, last_lines };
+        self.take(Input::FromHost { session: SessionId(u64::from(rank)), report });
+    }
+
+    /// Time passes; everybody gives signs of life.
+    fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now = Time(self.now.0 + 1000 * MS);
+            for rank in [0, 1] {
+                self.say(rank, Report::Heartbeat { step: 0 });
+            }
+            self.coordinator.tick(self.now);
+            self.outputs.extend(std::iter::from_fn(|| self.coordinator.poll()));
+        }
+    }
+
+    fn events(&self) -> impl Iterator<Item = (&EventKind, String)> {
+        self.outputs.iter().filter_map(|output| match output {
+            Output::Record(Body::Event(event)) => {
+                Some((&event.kind, event.reason.as_ref().map(|why| why.text.clone()).unwrap_or_default()))
+            }
+            _ => None,
+        })
+    }
+
+    fn deaths(&self) -> Vec<(u32, String)> {
+        let death = |(kind, why): (&EventKind, String)| match kind {
+            EventKind::Death { rank, .. } => Some((rank.0, why)),
+            _ => None,
+        };
+        self.events().filter_map(death).collect()
+    }
+
+    fn stalls(&self) -> Vec<String> {
+        self.events().filter(|(kind, _)| **kind == EventKind::Stall).map(|(_, why)| why).collect()
+    }
+
+    /// Samples committed by each round that made or handed out a version.
+    fn commits(&self) -> Vec<(Version, u64, u64)> {
+        let commit = |(kind, _): (&EventKind, String)| match kind {
+            EventKind::RoundCommitted { version, committed, repeats, .. } => {
+                Some((*version, committed.iter().map(|&(_, samples)| samples).sum(), *repeats))
+            }
+            _ => None,
+        };
+        self.events().filter_map(commit).collect()
+    }
+
+    fn rounds_done(&self) -> Vec<(u64, RoundOutcome, Next)> {
+        let done = |output: &Output| match output {
+            Output::Broadcast(Control::RoundDone { round, outcome, next }) => Some((round.0, *outcome, *next)),
+            _ => None,
+        };
+        self.outputs.iter().filter_map(done).collect()
+    }
+
+    /// The newest roster's parts.
+    fn roster(&self) -> Vec<(u32, Part)> {
+        let roster = |output: &Output| match output {
+            Output::Broadcast(Control::RequestParams { roster, .. }) => {
+                Some(roster.iter().map(|entry| (entry.rank.0, entry.part)).collect())
+            }
+            _ => None,
+        };
+        self.outputs.iter().rev().find_map(roster).unwrap_or_default()
+    }
+}
+
+fn range(start: u64, end: u64) -> Range {
+    Range { start, end }
+}
+
+#[test]
+fn a_breach_ends_the_rank_with_the_reason_told_to_it() {
+    type Act = fn(&mut Script);
+    let cases: [(&str, Act); 9] = [
+        ("it reported 64 trained samples of which some were not leased to it", |script| {
+            let mut report = script.done(0, 1);
+            report.used = vec![range(7900, 7964)];
+            script.say(0, Report::WindowReport(Box::new(report)));
+        }),
+        ("it reported 128 trained samples of which some were not leased to it", |script| {
+            let mut report = script.done(0, 1);
+            report.used.extend(report.used.clone());
+            (report.samples, report.batches) = (128, 2);
+            script.say(0, Report::WindowReport(Box::new(report)));
+        }),
+        ("it reported 0 batches of 64 samples, and ranges that hold 64", |script| {
+            let report = WindowReport { batches: 0, ..script.done(0, 1) };
+            script.say(0, Report::WindowReport(Box::new(report)));
+        }),
+        ("it reported 1 batches of 65 samples, and ranges that hold 64", |script| {
+            let report = WindowReport { samples: 65, ..script.done(0, 1) };
+            script.say(0, Report::WindowReport(Box::new(report)));
+        }),
+        ("it reported a window it was not given", |script| {
+            let report = WindowReport { window: WindowId(9), ..script.done(0, 1) };
+            script.say(0, Report::WindowReport(Box::new(report)));
+        }),
+        ("it reported a window it was not given", |script| {
+            script.report(0, 1);
+            script.report(0, 1);
+        }),
+        ("it spoke of round 1 before its window report and snapshot", |script| {
+            script.take(Input::Stop);
+            script.snapshot(0, 1, &[]);
+        }),
+        ("it spoke of round 1 before its window report and snapshot", |script| {
+            script.take(Input::Stop);
+            script.say(0, Report::SyncAck(ack(Round(1))));
+        }),
+        ("its snapshot speaks for 64 samples, its window reports for 64", |script| {
+            script.report(0, 1);
+            script.report(1, 1);
+            script.snapshot(0, 1, &[range(7000, 7064)]);
+        }),
+    ];
+    for (why, act) in cases {
+        let mut script = Script::training();
+        act(&mut script);
+        assert_eq!(script.deaths(), [(0, format!("it broke the protocol: {why}"))]);
+        let told = |output: &Output| matches!(output, Output::ToRank { rank: Rank(0), control: Control::Refused { why: told }, .. } if told.text.ends_with(why));
+        assert!(script.outputs.iter().any(told), "{why}");
+    }
+}
+
+#[test]
+fn a_round_closes_in_whatever_order_its_words_come() {
+    for order in 0..4 {
+        let (mut script, [a, b]) = Script::averaging();
+        let whole = [FoldedPart::Whole, FoldedPart::Whole];
+        if order == 0 {
+            script.folded(1, whole);
+        }
+        script.snapshot(1, 1, &b);
+        if order == 1 {
+            script.folded(1, whole);
+        }
+        script.say(1, Report::SyncAck(ack(Round(1))));
+        script.snapshot(0, 1, &a);
+        if order == 2 {
+            script.folded(1, whole);
+        }
+        assert_eq!(script.rounds_done().len(), 1, "round 1 closes with the last word, not before it");
+        script.say(0, Report::SyncAck(ack(Round(1))));
+        if order == 3 {
+            script.folded(1, whole);
+        }
+        assert_eq!(script.commits(), [(Version(0), 0, 0), (Version(1), 128, 0)], "order {order}");
+        assert_eq!(script.deaths(), []);
+    }
+}
+
+#[test]
+fn a_fold_that_forgets_a_rank_or_names_strangers_loses_nothing() {
+    let (mut script, [a, b]) = Script::averaging();
+    script.snapshot(0, 1, &a);
+    script.snapshot(1, 1, &b);
+    let ranks = vec![
+        (Rank(0), Incarnation(7), FoldedPart::Whole),
+        (Rank(1), LIFE, FoldedPart::Whole),
+        (Rank(1), LIFE, FoldedPart::None),
+        (Rank(77), LIFE, FoldedPart::Whole),
+    ];
+    let folded = |round| Folded { round: Round(round), ranks: ranks.clone(), digest: DIGEST, any_mass: true };
+    script.take(Input::Folded(folded(2)));
+    script.take(Input::Folded(folded(1)));
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.acks(1);
+    assert_eq!(script.commits()[1..], [(Version(1), 64, 0)], "rank 0's work is given back");
+    assert_eq!(script.windows[1].global_step, 1);
+}
+
+#[test]
+fn stale_and_repeated_words_change_nothing() {
+    let (mut script, [a, b]) = Script::averaging();
+    script.snapshot(0, 0, &[range(0, 10)]);
+    script.say(0, Report::SyncAck(ack(Round(0))));
+    script.snapshot(0, 1, &a);
+    script.snapshot(0, 1, &[range(0, 10)]);
+    script.snapshot(1, 1, &b);
+    script.folded(0, [FoldedPart::None, FoldedPart::None]);
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.say(0, Report::SyncAck(ack(Round(1))));
+    let late = common::puppet::ack(Round(1));
+    let late = flodl_wire::message::report::SyncAck { outcome: SyncOutcome::Incomplete { from_chunk: 0 }, ..late };
+    script.say(0, Report::SyncAck(late));
+    script.say(1, Report::SyncAck(ack(Round(1))));
+    script.say(1, Report::SyncAck(ack(Round(1))));
+    script.say(1, Report::EvalResult { schedule: 0, outcome: Err("not asked".into()) });
+    script.take(Input::Saved { version: Version(1), result: Ok("elsewhere".into()) });
+    assert_eq!(script.commits()[1..], [(Version(1), 128, 0)]);
+    assert_eq!(script.deaths(), []);
+    assert_eq!([script.windows[0].window, script.windows[1].window], [WindowId(2), WindowId(2)]);
+}
+
+#[test]
+fn hostile_figures_do_not_overflow() {
+    let mut script = Script::training();
+    for rank in [0, 1] {
+        let report = WindowReport {
+            loss_sum: f64::MAX,
+            loss_count: u64::MAX,
+            first: std::time::Duration::MAX,
+            rest: std::time::Duration::MAX,
+            data_wait: std::time::Duration::MAX,
+            ..script.done(rank, 1)
+        };
+        script.say(rank, Report::WindowReport(Box::new(report)));
+    }
+    let leases = script.windows.clone();
+    for rank in [0u32, 1] {
+        let ranges = common::puppet::prefix(&leases[rank as usize].leases, 64);
+        script.say(rank, Report::SnapshotReady { round: Round(1), steps: u64::MAX, ranges });
+    }
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.acks(1);
+    assert_eq!(script.commits()[1..], [(Version(1), 128, 0)]);
+    assert_eq!(script.windows[0].global_step, 128, "a sample is at most one step");
+}
+
+#[test]
+fn a_dead_ranks_work_is_committed_exactly_where_it_was_folded_whole() {
+    for (part, committed, repeats) in
+        [(FoldedPart::Whole, 128, 0), (FoldedPart::Chunks(2), 64, 64), (FoldedPart::None, 64, 0)]
+    {
+        // Its end is told before its snapshot, before the fold, or before its acknowledgement.
+        for told in 0..3 {
+            let (mut script, [a, b]) = Script::averaging();
+            script.snapshot(1, 1, &b);
+            for step in 0..3 {
+                if step == told {
+                    script.dies(0, 9);
+                }
+                match step {
+                    0 => script.snapshot(0, 1, &a),
+                    1 => script.folded(1, [part, FoldedPart::Whole]),
+                    _ => script.say(1, Report::SyncAck(ack(Round(1)))),
+                }
+            }
+            assert_eq!(script.commits()[1..], [(Version(1), committed, repeats)], "{part:?}, told at {told}");
+            assert_eq!(script.windows[1].global_step, committed / 64);
+        }
+    }
+}
+
+#[test]
+fn who_was_left_out_takes_the_consensus_before_it_trains_again() {
+    let (mut script, [a, b]) = Script::averaging();
+    script.snapshot(0, 1, &a);
+    script.snapshot(1, 1, &b);
+    script.folded(1, [FoldedPart::None, FoldedPart::None]);
+    script.acks(1);
+    let (_, outcome, _) = script.rounds_done()[1];
+    assert_eq!(outcome, RoundOutcome::Committed { version: Version(0) }, "the consensus is handed out again");
+    assert_eq!(script.commits()[1..], [(Version(0), 0, 0)]);
+    assert_eq!(script.windows[0].window, WindowId(2));
+    assert_eq!(script.windows[0].global_step, 0);
+}
+
+#[test]
+fn a_wrong_replica_gives_its_work_back_and_is_brought_in_line() {
+    let mut script = Script::training();
+    let report = WindowReport { replica_digest: Some((Version(0), 1)), ..script.done(0, 1) };
+    script.say(0, Report::WindowReport(Box::new(report)));
+    let used = script.report(1, 1);
+    assert_eq!(script.roster(), [(0, Part::Receive), (1, Part::Contribute)]);
+    script.snapshot(0, 1, &[]);
+    script.snapshot(1, 1, &used);
+    script.folded(1, [FoldedPart::None, FoldedPart::Whole]);
+    script.acks(1);
+    assert_eq!(script.commits()[1..], [(Version(1), 64, 0)]);
+    assert_eq!(script.windows[0].window, WindowId(2), "it trains again");
+}
+
+#[test]
+fn a_wrong_replica_that_is_noticed_in_a_round_stays_in_it() {
+    let mut script = Script::training();
+    let other = script.report(1, 1);
+    script.take(Input::Stop);
+    let report = WindowReport { replica_digest: Some((Version(0), 1)), ..script.done(0, 1) };
+    let used = report.used.clone();
+    script.say(0, Report::WindowReport(Box::new(report)));
+    script.snapshot(0, 1, &used);
+    script.snapshot(1, 1, &other);
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.acks(1);
+    assert_eq!(script.commits()[1..], [(Version(1), 128, 0)]);
+    assert_eq!(script.deaths(), []);
+}
+
+#[test]
+fn the_final_consensus_is_held_by_somebody() {
+    let mut script = Script::training();
+    script.take(Input::Stop);
+    let used = [0, 1].map(|rank| script.report(rank, 1));
+    for rank in [0u32, 1] {
+        script.snapshot(rank, 1, &used[rank as usize]);
+    }
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    for rank in [0, 1] {
+        let incomplete = SyncOutcome::Incomplete { from_chunk: 3 };
+        script
+            .say(rank, Report::SyncAck(flodl_wire::message::report::SyncAck { outcome: incomplete, ..ack(Round(1)) }));
+    }
+    assert_eq!(script.rounds_done()[1], (1, RoundOutcome::Committed { version: Version(1) }, Next::Window));
+    assert_eq!(script.roster(), [(0, Part::Receive), (1, Part::Receive)]);
+    script.snapshot(0, 2, &[]);
+    script.snapshot(1, 2, &[]);
+    script.folded(2, [FoldedPart::None, FoldedPart::None]);
+    script.acks(2);
+    assert_eq!(script.rounds_done()[2], (2, RoundOutcome::Committed { version: Version(1) }, Next::Final));
+}
+
+#[test]
+fn a_stall_names_who_is_waited_for_in_every_phase() {
+    type Act = fn(&mut Script);
+    let cases: [(&str, Act); 7] = [
+        ("waiting for the window of rank 1 (at most 3 batches)", |script| {
+            script.report(0, 1);
+        }),
+        ("waiting for the snapshot of rank 0", |script| {
+            script.report(0, 1);
+            let used = script.report(1, 1);
+            script.snapshot(1, 1, &used);
+        }),
+        ("every snapshot is taken, the fold is not done", to_fold),
+        ("the fold waits for chunk 5 of rank 1", |script| {
+            to_fold(script);
+            let report = HostReport::Waiting { round: Round(1), rank: Rank(1), chunk: 5 };
+            script.take(Input::FromHost { session: SessionId(1), report });
+        }),
+        ("waiting for the acknowledgement of rank 1", |script| {
+            to_fold(script);
+            script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+            script.say(0, Report::SyncAck(ack(Round(1))));
+        }),
+        ("waiting for the evaluation of rank 0", to_end),
+        ("waiting for the checkpoint", |script| {
+            to_end(script);
+            script.say(0, Report::EvalResult { schedule: 0, outcome: Err("none".into()) });
+            script.say(1, Report::EvalResult { schedule: 1, outcome: Err("none".into()) });
+        }),
+    ];
+    for (what, act) in cases {
+        let mut script = Script::training();
+        act(&mut script);
+        script.wait(11);
+        assert_eq!(script.stalls(), [format!("nothing has moved for 10.0 s: {what}")]);
+    }
+}
+
+fn to_fold(script: &mut Script) {
+    let used = [0, 1].map(|rank| script.report(rank, 1));
+    for rank in [0u32, 1] {
+        script.snapshot(rank, 1, &used[rank as usize]);
+    }
+}
+
+fn to_end(script: &mut Script) {
+    script.take(Input::Stop);
+    to_fold(script);
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.acks(1);
+}
+
+#[test]
+fn a_late_evaluation_checkpoint_or_end_does_not_hold_the_run_up() {
+    let mut script = Script::training();
+    to_end(&mut script);
+    script.wait(2 * 300 + 300 + 11);
+    let ended = script.events().last().map(|(kind, why)| (kind.clone(), why));
+    let why = "stopped on request, without rank 0, rank 1; the checkpoint was not written";
+    assert_eq!(ended, Some((EventKind::RunEnded { exit: 1 }, why.to_owned())));
+    let deaths = script.deaths();
+    assert!(deaths.iter().all(|(_, why)| why == "it did not end within 10s of being told to"), "{deaths:?}");
+    assert_eq!(script.coordinator.next_deadline(), None);
+}
+
+#[test]
+fn who_has_said_its_last_word_may_lose_its_host() {
+    let mut script = Script::training();
+    to_end(&mut script);
+    script.say(0, Report::EvalResult { schedule: 0, outcome: Err("none".into()) });
+    script.say(1, Report::EvalResult { schedule: 1, outcome: Err("none".into()) });
+    script.take(Input::Saved { version: Version(1), result: Ok("checkpoints/v1".into()) });
+    script.say(0, Report::Finished { version: Some(Version(1)), replica_digest: DIGEST });
+    for session in [0, 1] {
+        script.take(Input::HostLost { session: SessionId(session), error: "reset".into() });
+    }
+    assert_eq!(script.deaths(), [(1, "the link to its host is gone: reset".to_owned())]);
+    assert!(script.outputs.contains(&Output::End { exit: 4 }));
+}
