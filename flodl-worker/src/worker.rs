@@ -12,11 +12,12 @@ use crate::session::{
 use crate::trainee::{Fault, LrPosition, StepContext, Trainee};
 use core::time::Duration;
 use flodl_elche::Permutation;
-use flodl_wire::message::join::{Emulation, Ready, RunConfig, TrainerSettings};
+use flodl_wire::message::join::{Emulation, Ready, RunConfig, TensorSpec, TrainerSettings};
 use flodl_wire::message::report::Evaluation;
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::{Incarnation, Rank, Round, Time, Version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use thiserror::Error;
 
 /// A dataset of whatever kind, as long as it makes the trainee's batches.
 pub type BoxedDataset<'a, T> = Box<dyn Dataset<Batch = <T as Trainee>::Batch> + 'a>;
@@ -103,30 +104,84 @@ pub struct Worker<'a, T: Trainee> {
     sending: Option<Sending>,
 }
 
-impl<'a, T: Trainee> Worker<'a, T> {
-    /// A worker for `job` as this rank. `patience` is what the handshake announced.
+/// A job whose model and data have been looked at: everything that takes its time and needs no connection.
+pub struct Prepared<'a, T: Trainee> {
+    job: Job<'a, T>,
+    reduce: CpuReduce,
+    manifest: Vec<TensorSpec>,
+    ready: Ready,
+}
+
+/// Why a job cannot be trained.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum JobError {
+    /// Its model cannot be averaged.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// There is nothing to train on.
+    #[error("the training set is empty: give Trainer::new at least one sample")]
+    NoSamples,
+    /// A setting of 0.
+    #[error("Trainer::{setting}(0) trains nothing: give 1 or more, or leave it to the controller")]
+    Zero {
+        /// The builder's method.
+        setting: &'static str,
+    },
+}
+
+impl<'a, T: Trainee> Prepared<'a, T> {
+    /// Reads the model's manifest and the dataset's signature, and makes room for a round.
     ///
     /// # Errors
-    /// A model whose manifest cannot be averaged.
-    pub fn new(
-        job: Job<'a, T>,
-        (rank, incarnation): (Rank, Incarnation),
-        patience: Duration,
-        now: Time,
-    ) -> Result<Worker<'a, T>, ManifestError> {
+    /// See [`JobError`].
+    pub fn new(job: Job<'a, T>) -> Result<Prepared<'a, T>, JobError> {
+        let settings = job.settings;
+        let zero = [
+            ("batch_size", settings.batch_size == Some(0)),
+            ("epochs", settings.epochs == Some(0)),
+            ("augment", settings.augment == Some(0)),
+        ];
+        if let Some((setting, _)) = zero.into_iter().find(|(_, zero)| *zero) {
+            return Err(JobError::Zero { setting });
+        }
+        if job.train_set.is_empty() {
+            return Err(JobError::NoSamples);
+        }
         let manifest = job.trainee.manifest();
         let reduce = CpuReduce::new(&manifest)?;
         let ready = Ready {
             manifest_digest: flodl_wire::manifest_digest(&manifest),
             layout: reduce.sizes(),
             dataset: job.train_set.info(),
-            trainer: job.settings,
+            trainer: settings,
             device: job.trainee.device(),
             memory: None,
             libraries: format!("flodl-worker {}", env!("CARGO_PKG_VERSION")),
         };
+        Ok(Prepared { job, reduce, manifest, ready })
+    }
+
+    /// The worker, as this rank. `patience` is what the handshake announced.
+    #[must_use]
+    pub fn begin(self, (rank, incarnation): (Rank, Incarnation), patience: Duration, now: Time) -> Worker<'a, T> {
+        let Prepared { job, reduce, manifest, ready } = self;
         let session = Session::new(Identity { rank, incarnation, ready, manifest }, patience, now);
-        Ok(Worker { job, reduce, session, sending: None })
+        Worker { job, reduce, session, sending: None }
+    }
+}
+
+impl<'a, T: Trainee> Worker<'a, T> {
+    /// A worker for `job` as this rank. `patience` is what the handshake announced.
+    ///
+    /// # Errors
+    /// See [`JobError`].
+    pub fn new(
+        job: Job<'a, T>,
+        id: (Rank, Incarnation),
+        patience: Duration,
+        now: Time,
+    ) -> Result<Worker<'a, T>, JobError> {
+        Ok(Prepared::new(job)?.begin(id, patience, now))
     }
 
     /// The session, to look at.

@@ -15,7 +15,7 @@ use flodl_worker::session::End;
 use flodl_worker::trainee::{
     EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
 };
-use flodl_worker::worker::{Event, Job, Worker};
+use flodl_worker::worker::{Event, Job, Prepared, Worker};
 use std::time::Duration;
 
 /// One parameter, moved by 1 a batch; at the batches of `spoiled` it becomes infinite.
@@ -205,6 +205,31 @@ fn an_evaluation_that_cannot_be_is_an_answer() {
         let outcome = Err(expect.to_owned());
         assert_eq!(seat.take_reports(), [Report::EvalResult { schedule: 3, outcome }]);
         assert_eq!(seat.end, None);
+    }
+}
+
+#[test]
+fn a_job_that_trains_nothing_is_refused() {
+    let prepare = |len: u64, settings: TrainerSettings| {
+        let job = Job {
+            trainee: Notes::default(),
+            train_set: Box::new(Numbers(len)),
+            eval_set: None,
+            schedule: Box::new(|_| 0.0),
+            settings,
+        };
+        Prepared::new(job).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let ask = TrainerSettings::default();
+    assert_eq!(prepare(1, ask), Ok(()));
+    for (len, settings, expect) in [
+        (0, ask, "the training set is empty"),
+        (1, TrainerSettings { batch_size: Some(0), ..ask }, "Trainer::batch_size(0) trains nothing"),
+        (1, TrainerSettings { epochs: Some(0), ..ask }, "Trainer::epochs(0) trains nothing"),
+        (1, TrainerSettings { augment: Some(0), ..ask }, "Trainer::augment(0) trains nothing"),
+    ] {
+        let error = prepare(len, settings).unwrap_err();
+        assert!(error.starts_with(expect), "{error}");
     }
 }
 

@@ -9,7 +9,7 @@ mod options;
 
 use flodl_worker::loader::idx::LabelledImages;
 use flodl_worker::trainee::Fault;
-use flodl_worker::trainer::{self, Outcome, Trainer};
+use flodl_worker::trainer::{self, Trainer};
 use options::Options;
 use std::process::ExitCode;
 
@@ -28,12 +28,15 @@ fn train(options: &Options) -> Result<(), Fault> {
         return Err(format!("{} has labels above 9: these are not digits", options.data.display()).into());
     }
     let model = model::Softmax::new(train.image_len(), options.faults.bias_name());
-    let outcome: Outcome<_> = Trainer::new(options.faults.around(model), train)
+    let outcome = Trainer::new(options.faults.around(model), train)
         .eval_set(test)
         .batch_size(64)
         .epochs(8)
         .lr(model::learning_rate)
         .run()?;
-    println!("{} is done with {:?}", outcome.rank, outcome.version);
+    match outcome.version {
+        Some(version) => println!("{} is done, it holds version {}", outcome.rank, version.0),
+        None => println!("{} is done, nothing was averaged", outcome.rank),
+    }
     Ok(())
 }

@@ -16,10 +16,9 @@ pub use dial::DialError;
 pub use environment::{Environment, EnvironmentError, PATIENCE_DEFAULT};
 pub use key::KeyError;
 
-use crate::reduce::ManifestError;
 use crate::session::{End, Failure};
 use crate::trainee::Trainee;
-use crate::worker::{Clock, Event, Job, Turn, Worker};
+use crate::worker::{Clock, Event, Job, JobError, Prepared, Turn, Worker};
 use clock::{RealClock, time_since};
 use flodl_wire::Rank;
 use link::IoThread;
@@ -36,9 +35,9 @@ pub enum TrainError {
     /// It was not given its keys.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Its model cannot be averaged.
+    /// It has nothing that can be trained.
     #[error(transparent)]
-    Manifest(#[from] ManifestError),
+    Job(#[from] JobError),
     /// It cannot reach its relay.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -46,7 +45,7 @@ pub enum TrainError {
     #[error("the system gives no thread for input and output: {0}")]
     Thread(std::io::Error),
     /// It was part of the run and could not go on.
-    #[error("{rank}: {failure}")]
+    #[error("{failure}")]
     Ended {
         /// Who it was.
         rank: Rank,
@@ -62,10 +61,12 @@ pub enum TrainError {
 /// See [`TrainError`].
 pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T, End), TrainError> {
     let keys = key::read_keys(environment.key_fd)?;
+    // Reading a large dataset's signature may take longer than a relay waits in silence: it comes before anybody waits.
+    let prepared = Prepared::new(job)?;
     let links = async_io::block_on(dial::dial(environment, keys, note))?;
     let (rank, incarnation) = (environment.rank, environment.incarnation);
     let (origin, patience) = (Instant::now(), links.control.patience);
-    let mut worker = Worker::new(job, (rank, incarnation), patience, time_since(origin))?;
+    let mut worker = prepared.begin((rank, incarnation), patience, time_since(origin));
     let chunks = usize::try_from(worker.result_chunks()).unwrap_or(usize::MAX);
     let voice = Voice { rank, incarnation, patience, origin };
     let io = IoThread::start(links, voice, chunks).map_err(TrainError::Thread)?;
