@@ -2,6 +2,7 @@
 
 use super::failure::Failure;
 use crate::Input;
+use crate::shell::limits::PARTING;
 use crate::shell::{DataLink, Event, Reducer, ToRoot};
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
@@ -12,10 +13,6 @@ use futures_lite::io::{AsyncRead, AsyncWrite};
 use smol::{Task, Timer};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// From the end of a data link to the end of its session. A relay that is done closes both its connections, and what it said
-/// last is on the other one.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// A hold on the root.
 #[derive(Clone)]
@@ -48,7 +45,8 @@ impl Root {
         let (handle, events) = (self.handle.clone(), self.events.clone());
         let task = smol::spawn(async move {
             let end = handle.serve(session, link).await;
-            Timer::after(GRACE).await;
+            // A relay that is done closes both its connections, and what it said last is on the other one.
+            Timer::after(PARTING).await;
             let error = format!("its data connection ended: {end}");
             events.send(Event::Closed { session, error }).await.ok();
         });
@@ -73,11 +71,19 @@ impl Reducer for Root {
             ToRoot::Layout(sizes) => self.handle.layout(sizes).map_err(|gone| gone.to_string()),
             ToRoot::Control(control) => self.handle.control(control).map_err(|gone| gone.to_string()),
             ToRoot::Left(session) => {
-                self.links().remove(&session);
+                if let Some(link) = self.links().remove(&session) {
+                    smol::spawn(part(link)).detach();
+                }
                 Ok(())
             }
         }
     }
+}
+
+/// Closes the link of a session that is over, once its relay has had time to read on the other connection why.
+async fn part(link: Task<()>) {
+    Timer::after(PARTING).await;
+    drop(link);
 }
 
 async fn tell(reports: Receiver<Report>, events: Sender<Event>) {

@@ -192,6 +192,10 @@ impl Acceptor {
         if let Some(pending) = self.gate.promised(session) {
             while pending.recv().await.is_ok() {}
         }
+        if self.gate.has_left(session) {
+            Timer::after(limits::PARTING).await;
+            return Ok(());
+        }
         if !self.gate.enter_data(session) {
             return Err(RejectedLink::NoSuchSession(session));
         }

@@ -1,13 +1,14 @@
 //! Who may come in: the table of sessions and half-open connections, and the answer to each hello.
 
 use super::halfopen::{Entry, HalfOpen};
+use super::limits;
 use super::quiet::Quiet;
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
 use flodl_wire::handshake::{Accept, Admission};
 use flodl_wire::secret::{GateKey, PeerKey, Secret};
 use flodl_wire::{Channel, Hello, HostId, Role, RunId, SessionId, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -30,6 +31,8 @@ struct Table {
     /// data before the last message of it is read here.
     promised: BTreeMap<SessionId, Promise>,
     sessions: BTreeMap<SessionId, Session>,
+    /// Those that ended last, oldest first. A relay that is refused may be dialling for data, and has yet to read why.
+    left: VecDeque<(SessionId, HostId)>,
     half_open: HalfOpen<Sender<()>>,
     quiet: Quiet,
 }
@@ -104,7 +107,18 @@ impl Gate {
 
     /// The session is over; its host may come again.
     pub(crate) fn leave(&self, session: SessionId) {
-        self.table().sessions.remove(&session);
+        let mut table = self.table();
+        if let Some(Session { host, .. }) = table.sessions.remove(&session) {
+            if table.left.len() == limits::SESSIONS_LEFT {
+                table.left.pop_front();
+            }
+            table.left.push_back((session, host));
+        }
+    }
+
+    /// Whether the session ended not long ago.
+    pub(crate) fn has_left(&self, session: SessionId) -> bool {
+        self.table().left.iter().any(|(left, _)| *left == session)
     }
 
     /// The answer to a hello with a good gate tag.
@@ -132,11 +146,12 @@ impl Gate {
             },
             Channel::Data => {
                 let promised = table.promised.get(&hello.session).is_some_and(|promise| promise.host == host);
+                let known = promised || table.left.contains(&(hello.session, host));
                 match table.sessions.get(&hello.session).filter(|session| session.host == host) {
                     Some(session) if session.has_data => {
                         Err(format!("{} has its data connection already", hello.session))
                     }
-                    None if !promised => Err(format!("{} is not a session of host {}", hello.session, host.name())),
+                    None if !known => Err(format!("{} is not a session of host {}", hello.session, host.name())),
                     _ => Ok(hello.session),
                 }
             }
@@ -241,6 +256,8 @@ mod tests {
 
         gate.leave(session);
         assert!(!gate.enter_data(session));
+        assert_eq!(gate.answer(&data, false), Ok(session), "it may still hear why");
+        assert!(gate.has_left(session) && !gate.has_left(SessionId(99)));
         assert_ne!(gate.answer(&a, false), Ok(session), "numbers are not used again");
     }
 

@@ -15,3 +15,8 @@ pub const SAVES: usize = 4;
 pub(crate) const REFUSED_SPEAKERS: usize = 1024;
 /// How long accepting rests after the machine refused a connection (no descriptor left).
 pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Sessions that have ended and are still remembered.
+pub(crate) const SESSIONS_LEFT: usize = 64;
+/// How long the data connection of an ended session stays open, so that its relay reads first what its control connection
+/// said last.
+pub const PARTING: Duration = Duration::from_secs(2);

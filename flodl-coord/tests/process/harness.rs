@@ -41,11 +41,24 @@ impl World {
         self.flodl_with(line, &rest)
     }
 
+    /// `flodl` that may hold so many descriptors.
+    pub(crate) fn flodl_with_descriptors(&self, most: u32, line: &str) -> Running {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit -n {most}; exec \"$0\" \"$@\"")).arg(env!("CARGO_BIN_EXE_flodl"));
+        command.args(line.split_whitespace());
+        self.start(command, line)
+    }
+
     fn flodl_with(&self, line: &str, rest: &[&OsStr]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flodl"));
+        command.args(line.split_whitespace()).args(rest);
+        self.start(command, line)
+    }
+
+    fn start(&self, mut command: Command, line: &str) -> Running {
         let n = (0..).find(|n| !self.path(format!("out-{n}")).exists()).expect("some number is free");
         let (out, err) = (self.path(format!("out-{n}")), self.path(format!("err-{n}")));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flodl"));
-        command.args(line.split_whitespace()).args(rest).current_dir(self.folder.path()).env(MARK, self.folder.path());
+        command.current_dir(self.folder.path()).env(MARK, self.folder.path());
         command.stdin(Stdio::null()).stdout(File::create(&out).expect("is writable"));
         command.stderr(File::create(&err).expect("is writable"));
         let child = command.spawn().expect("flodl can be started");

@@ -111,6 +111,22 @@ fn a_hundred_silent_connections_keep_nobody_out() {
 }
 
 #[test]
+fn a_controller_without_descriptors_goes_on_accepting() {
+    let world = World::new();
+    let line = "serve -n 1 --batch-size 16 --run-dir run --summary summary.json";
+    let mut serve = world.flodl_with_descriptors(20, line);
+    serve.says("waiting for hosts");
+    ticket(&world, "a");
+    let silent: Vec<_> = (0..40).map(|_| connect(&world)).collect();
+    serve.says("a connection could not be accepted");
+    let join = world.train("join --ticket ticket-a -n 1", "--samples 500");
+    serve.exits(0);
+    join.exits(0);
+    is_exact(&world.summary("summary.json"), 500);
+    drop(silent);
+}
+
+#[test]
 fn run_takes_no_other_hosts() {
     let world = World::new();
     let line = "run -n 1 --epochs 40 --batch-size 16 --step-ms 2 --run-dir run --summary summary.json";
