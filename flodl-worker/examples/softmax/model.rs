@@ -105,7 +105,7 @@ impl Trainee for Softmax {
     }
 }
 
-/// Falls in a straight line to a tenth.
+/// Falls in a straight line to a tenth. Averaging acts like a smaller step, so the start is above one rank's best.
 pub(crate) fn learning_rate(at: LrPosition) -> f64 {
-    0.05 * (1.0 - 0.9 * at.fraction())
+    0.1 * (1.0 - 0.9 * at.fraction())
 }
