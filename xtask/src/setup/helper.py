@@ -36,7 +36,11 @@ class Trouble(Exception):
 
 
 def say(*words):
-    print(*words, flush=True)
+    try:
+        print(*words, flush=True)
+    except BrokenPipeError:
+        # Whoever asked is gone, and with them all reason to go on. Not an error of the work at hand, which might retry.
+        os._exit(1)
 
 
 def local(error, path):
@@ -116,8 +120,10 @@ def download(url, path, checksum, certificates, proxy):
     except OSError as error:
         raise local(error, part) from error
     with file:
-        # A downloader whose setup was killed may still be at it until it next speaks.
+        # A downloader whose setup was killed is at it until it next speaks. It may have come to the end by then.
         fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(path):
+            return
         connect = opener(certificates, proxy)
         idle = 0
         while True:
