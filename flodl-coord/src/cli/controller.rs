@@ -29,15 +29,19 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// `flodl run`.
 pub(crate) fn run(args: &RunArgs, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
-    let setup = Setup::new(&args.training, args.ranks, console)?;
+    let config = config(&args.training, args.ranks)?;
+    let bound = bind("127.0.0.1:0")?;
+    let setup = Setup::new(config, &args.training, console)?;
     let host = local::Host::new(&args.program, args.ranks, &setup)?;
-    Controller::open(setup, "127.0.0.1:0", false, extensions)?.run(Some(host))
+    Controller::open(setup, bound, false, extensions)?.run(Some(host))
 }
 
 /// `flodl serve`.
 pub(crate) fn serve(args: &ServeArgs, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
-    let setup = Setup::new(&args.training, args.ranks, console)?;
-    let controller = Controller::open(setup, &args.listen, true, extensions)?;
+    let config = config(&args.training, args.ranks)?;
+    let bound = bind(&args.listen)?;
+    let setup = Setup::new(config, &args.training, console)?;
+    let controller = Controller::open(setup, bound, true, extensions)?;
     let dir = controller.setup.dir.path().display();
     console.say(&format!("waiting for hosts; let one in with: flodl ticket HOST --run-dir {dir}"));
     controller.run(None)
@@ -54,9 +58,8 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    fn new(args: &TrainingArgs, ranks: u32, console: &Console) -> Result<Setup, Failure> {
-        let config = config(args, ranks, RunId(random()?))?;
-        config.validate().map_err(Failure::usage)?;
+    /// Makes the run's folder, and says what people should know before it starts.
+    fn new(config: Config, args: &TrainingArgs, console: &Console) -> Result<Setup, Failure> {
         let short: String = config.run_id.to_string().chars().take(8).collect();
         let path = args.run_dir.clone().unwrap_or_else(|| PathBuf::from(format!("flodl-run-{short}")));
         let dir = RunDir::create(&path).map_err(|error| match error {
@@ -71,7 +74,8 @@ impl Setup {
     }
 }
 
-fn config(args: &TrainingArgs, ranks: u32, run_id: RunId) -> Result<Config, Failure> {
+/// The settings of a new run, checked.
+fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
     let mut factors = BTreeMap::new();
     for &(rank, factor) in &args.slow {
         if let Some(earlier) = factors.insert(rank, factor) {
@@ -79,8 +83,8 @@ fn config(args: &TrainingArgs, ranks: u32, run_id: RunId) -> Result<Config, Fail
             return Err(Failure::usage(text));
         }
     }
-    Ok(Config {
-        run_id,
+    let config = Config {
+        run_id: RunId(random()?),
         world_size: ranks,
         min_ranks: args.min_ranks,
         mode: args.mode,
@@ -89,7 +93,9 @@ fn config(args: &TrainingArgs, ranks: u32, run_id: RunId) -> Result<Config, Fail
         seed: args.seed,
         patience: args.patience,
         slow: Slowing { step_at_least: args.step_ms, factors },
-    })
+    };
+    config.validate().map_err(Failure::usage)?;
+    Ok(config)
 }
 
 /// What makes ranks slower on purpose, so that nobody takes such figures for a device's.
@@ -117,9 +123,13 @@ struct Controller {
 }
 
 impl Controller {
-    /// Listens, and says where. `takes_relays`: other hosts may join.
-    fn open(setup: Setup, listen: &str, takes_relays: bool, extensions: Extensions) -> Result<Controller, Failure> {
-        let (listener, address) = bind(listen)?;
+    /// Says where it listens, to people and in the run directory. `takes_relays`: other hosts may join.
+    fn open(
+        setup: Setup,
+        (listener, address): (Async<TcpListener>, SocketAddr),
+        takes_relays: bool,
+        extensions: Extensions,
+    ) -> Result<Controller, Failure> {
         let credentials =
             Credentials { run_id: setup.config.run_id, secret: setup.secret.clone(), address: address.to_string() };
         credentials.write(&setup.dir).map_err(Failure::failed)?;

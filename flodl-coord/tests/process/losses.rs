@@ -1,6 +1,7 @@
 //! What is left when something dies or a person stops the run.
 
 use crate::harness::{World, poll, signal};
+use crate::joins::{serve, ticket};
 use crate::runs::names_its_model;
 use rustix::process::Signal;
 use std::fs;
@@ -104,4 +105,26 @@ fn an_interrupt_before_the_start_ends_the_run() {
     serve.signal(Signal::INT);
     let ended = serve.ends();
     assert!(ended.status.code().is_some_and(|code| [1, 4].contains(&code)), "{ended:?}");
+}
+
+#[test]
+fn a_program_that_never_connects_is_named_and_can_be_interrupted() {
+    let world = World::new();
+    let mut run = world.flodl("run -n 2 --patience 0.5 --run-dir run -- sleep 1000");
+    run.says("waiting for the processes of rank 0, rank 1");
+    run.signal(Signal::INT);
+    run.exits(1).said(&["stopped before the run began"]);
+    world.empties_within(NO_ORPHAN);
+}
+
+#[test]
+fn hosts_do_not_outlive_a_killed_controller() {
+    let world = World::new();
+    let mut serve = serve(&world, "-n 2 --epochs 1000 --step-ms 2");
+    ticket(&world, "a");
+    let join = world.train("join --ticket ticket-a -n 2", "--samples 800 --child");
+    serve.says("the run starts with");
+    serve.signal(Signal::KILL);
+    join.exits(1).said(&["the controller was lost"]);
+    world.empties_within(NO_ORPHAN);
 }
