@@ -106,17 +106,18 @@ impl Finishing {
     fn save(&mut self, ctx: &mut Context<'_>) -> Stage {
         let Some(held) = self.running.consensus else { return self.shut_down(ctx) };
         let (agreed, ledger) = (&self.running.agreed, &self.running.ledger);
+        let (epoch, coverage) = ledger.open_epochs();
         let request = SaveRequest {
             version: held.version,
             tensors: agreed.tensors.clone(),
-            epoch: ledger.epoch,
+            epoch,
             epochs: agreed.epochs,
             global_step: ledger.global_step,
             seed: ctx.config.seed,
             dataset_len: agreed.dataset_len,
             epoch_len: agreed.epoch_len,
             batch_size: agreed.batch_size,
-            coverage: vec![(ledger.epoch, ledger.coverage())],
+            coverage,
             anchor: self.running.scheduler.anchor(),
             why: self.ending.sentence().to_owned(),
         };

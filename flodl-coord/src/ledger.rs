@@ -158,9 +158,12 @@ impl Ledger {
         (new > 0).then(|| (new, id::ranges(&self.pool.quarantine())))
     }
 
-    /// Committed positions of the open epoch.
-    pub(crate) fn coverage(&self) -> Vec<Range> {
-        id::ranges(&self.pool.coverage())
+    /// The oldest epoch that is not complete, and what is committed of each that has begun.
+    pub(crate) fn open_epochs(&self) -> (Epoch, Vec<(Epoch, Vec<Range>)>) {
+        if self.epoch_is_complete() {
+            return (Epoch(self.epoch.0 + 1), Vec::new());
+        }
+        (self.epoch, vec![(self.epoch, id::ranges(&self.pool.coverage()))])
     }
 
     /// Samples a batch.
@@ -181,4 +184,24 @@ fn joined(ranges: &[Range]) -> Vec<Range> {
         }
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complete_epoch_is_no_longer_open() {
+        let mut ledger = Ledger::new(100, 1, 10);
+        let whole = Verdict { part: FoldedPart::Whole, steps: None, blamed: false };
+        for (samples, open) in
+            [(60, (Epoch(0), vec![(Epoch(0), vec![Range { start: 0, end: 60 }])])), (40, (Epoch(1), vec![]))]
+        {
+            let leases = ledger.lease(Rank(0), samples);
+            ledger.report(Rank(0), &leases).expect("what was leased");
+            ledger.enter_round(Rank(0), Round(1), &leases).expect("what was trained");
+            assert_eq!(ledger.settle(Rank(0), Round(1), whole).committed, samples);
+            assert_eq!(ledger.open_epochs(), open);
+        }
+    }
 }
