@@ -198,7 +198,13 @@ mod tests {
             [(60, (Epoch(0), vec![(Epoch(0), vec![Range { start: 0, end: 60 }])])), (40, (Epoch(1), vec![]))]
         {
             let leases = ledger.lease(Rank(0), samples);
-            ledger.report(Rank(0), &leases).expect("what was leased");
+            let report = WindowReport {
+                batches: samples.div_ceil(10) as u32,
+                samples,
+                used: leases.clone(),
+                ..WindowReport::default()
+            };
+            ledger.report(Rank(0), &report).expect("what was leased");
             ledger.enter_round(Rank(0), Round(1), &leases).expect("what was trained");
             assert_eq!(ledger.settle(Rank(0), Round(1), whole).committed, samples);
             assert_eq!(ledger.open_epochs(), open);
