@@ -217,15 +217,19 @@ impl Acceptor {
         if self.events.send(event).await.is_err() {
             return self.gate.leave(session);
         }
-        let (gate, events) = (Arc::clone(&self.gate), self.events.clone());
+        let (gate, events, busy) = (Arc::clone(&self.gate), self.events.clone(), self.busy.upgrade());
+        let done = opened.clone();
         smol::spawn(async move {
-            link::read_control(session, reader, opened, events).await;
+            let mut reader = reader;
+            link::read_control(session, &mut reader, &done, &events).await;
             gate.leave(session);
+            link::discard(reader).await;
+            drop(busy);
         })
         .detach();
         let (events, busy) = (self.events.clone(), self.busy.upgrade());
         smol::spawn(async move {
-            link::write_control(session, writer, queued, events).await;
+            link::write_control(session, writer, (queued, opened), events).await;
             drop(busy);
         })
         .detach();
