@@ -6,7 +6,7 @@ use crate::store::Store;
 use crate::text;
 
 /// Where the run is, on one plain line: epoch, samples, speed of the last ten seconds of commits, loss, fraction of the
-/// ceiling so far, ranks. What is not known yet is left out.
+/// ceiling so far, ranks, and whether some are slowed on purpose. What is not known yet is left out.
 #[must_use]
 pub fn line(store: &Store) -> String {
     let rounds = store.rounds();
@@ -36,6 +36,9 @@ pub fn line(store: &Store) -> String {
     let alive = store.ranks().filter(|(_, rank)| matches!(rank.state, State::Active | State::Finished)).count();
     let all = store.ranks().filter(|(_, rank)| rank.took_part()).count();
     parts.push(format!("{alive} of {all} ranks"));
+    if store.meta().is_some_and(|meta| !meta.emulated.is_empty()) {
+        parts.push("emulation".to_owned());
+    }
     parts.join(", ")
 }
 

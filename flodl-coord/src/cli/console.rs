@@ -48,7 +48,6 @@ impl Console {
     pub(crate) fn progress(&self, text: &str) {
         if self.terminal {
             self.bar.set_message(text.to_owned());
-            self.bar.tick();
         } else {
             self.say(text);
         }

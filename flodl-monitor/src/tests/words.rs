@@ -65,23 +65,23 @@ fn the_progress_line_says_what_is_known_so_far() {
         (vec![], "starting: 0 ranks ready"),
         (vec![ready(0)], "starting: 1 rank ready"),
         (vec![meta(2), formed(2, &[0, 1])], "starting: 2 of 2 ranks ready"),
-        (vec![planned(1000, 1, 0, &[(0, 8), (1, 2)])], "epoch 1/2, 0 of 200 samples, 2 of 2 ranks"),
+        (vec![planned(1000, 1, 0, &[(0, 8), (1, 2)])], "epoch 1/2, 0 of 200 samples, 2 of 2 ranks, emulation"),
         (
             vec![window(1090, 0, 8, 10, 0), window(1090, 1, 2, 40, 0), committed(1100, 1, &[(0, 80), (1, 20)], 0)],
-            "epoch 1/2, 100 of 200 samples, 1000 samples/s, 0.80 of the ceiling, 2 of 2 ranks",
+            "epoch 1/2, 100 of 200 samples, 1000 samples/s, 0.80 of the ceiling, 2 of 2 ranks, emulation",
         ),
         (
             vec![root(1100, 1, Some(0.5)), planned(1100, 2, 1, &[(0, 8)]), died(1150, 1, "gone")],
-            "epoch 2/2, 100 of 200 samples, 1000 samples/s, loss 0.5000, 0.80 of the ceiling, 1 of 2 ranks",
+            "epoch 2/2, 100 of 200 samples, 1000 samples/s, loss 0.5000, 0.80 of the ceiling, 1 of 2 ranks, emulation",
         ),
         // The loss stays where nobody trained; the speed is that of the last ten seconds.
         (
             vec![root(31_100, 2, None), committed(21_100, 2, &[], 0), committed(31_100, 3, &[(0, 50)], 0)],
-            "epoch 2/2, 150 of 200 samples, 5.000 samples/s, loss 0.5000, 0.00 of the ceiling, 1 of 2 ranks",
+            "epoch 2/2, 150 of 200 samples, 5.000 samples/s, loss 0.5000, 0.00 of the ceiling, 1 of 2 ranks, emulation",
         ),
         (
             vec![root(31_200, 4, Some(f64::NAN))],
-            "epoch 2/2, 150 of 200 samples, 5.000 samples/s, loss NaN, 0.00 of the ceiling, 1 of 2 ranks",
+            "epoch 2/2, 150 of 200 samples, 5.000 samples/s, loss NaN, 0.00 of the ceiling, 1 of 2 ranks, emulation",
         ),
     ];
     let mut store = Store::new();
