@@ -508,3 +508,74 @@ fn who_has_said_its_last_word_may_lose_its_host() {
     assert_eq!(script.deaths(), [(1, "the link to its host is gone: reset".to_owned())]);
     assert!(script.outputs.contains(&Output::End { exit: 4 }));
 }
+
+/// One window and its round; rank 0's replica is the consensus or not.
+fn window_and_round(script: &mut Script, round: u64, right: bool) {
+    let version = script.commits().last().map_or(Version(0), |commit| commit.0);
+    let report = WindowReport { replica_digest: Some((version, if right { DIGEST } else { 1 })), ..script.done(0, 1) };
+    let mine = report.used.clone();
+    script.say(0, Report::WindowReport(Box::new(report)));
+    let used = script.report(1, 1);
+    script.snapshot(0, round, &mine);
+    script.snapshot(1, round, &used);
+    script.folded(round, [if right { FoldedPart::Whole } else { FoldedPart::None }, FoldedPart::Whole]);
+    script.acks(round);
+}
+
+#[test]
+fn only_failures_in_a_row_end_a_rank() {
+    for (replicas, ends) in [([false, false, true, false, false].as_slice(), false), (&[false, false, false], true)] {
+        let mut script = Script::training();
+        for (round, &right) in (1..).zip(replicas) {
+            window_and_round(&mut script, round, right);
+        }
+        assert_eq!(!script.deaths().is_empty(), ends, "{replicas:?}: {:?}", script.deaths());
+    }
+}
+
+#[test]
+fn the_scheduler_forgets_who_is_dead_and_who_lost_the_consensus() {
+    type Act = fn(&mut Script);
+    let acts: [Act; 3] = [
+        |script| script.dies(0, 9),
+        |script| {
+            let report = WindowReport { replica_digest: Some((Version(0), 1)), ..script.done(0, 1) };
+            script.say(0, Report::WindowReport(Box::new(report)));
+        },
+        |script| {
+            let used = script.report(0, 1);
+            let other = script.report(1, 1);
+            script.snapshot(0, 1, &used);
+            script.snapshot(1, 1, &other);
+            script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+            let incomplete = SyncOutcome::Incomplete { from_chunk: 0 };
+            let answer = flodl_wire::message::report::SyncAck { outcome: incomplete, ..ack(Round(1)) };
+            script.say(0, Report::SyncAck(answer));
+            script.say(1, Report::SyncAck(ack(Round(1))));
+        },
+    ];
+    for (case, act) in acts.into_iter().enumerate() {
+        let mut script = Script::training();
+        act(&mut script);
+        if case < 2 {
+            let used = script.report(1, 1);
+            script.snapshot(0, 1, &[]);
+            script.snapshot(1, 1, &used);
+            script.folded(1, [FoldedPart::None, FoldedPart::Whole]);
+            script.acks(1);
+        }
+        let left = |output: &Output| matches!(output, Output::Record(Body::Event(event)) if event.reason.as_ref().is_some_and(|why| why.code == "left" && why.ranks == [Rank(0)]));
+        assert!(script.outputs.iter().any(left), "case {case}");
+    }
+}
+
+#[test]
+fn without_mass_there_is_no_version_to_commit_into() {
+    let (mut script, [a, b]) = Script::averaging();
+    script.snapshot(0, 1, &a);
+    script.snapshot(1, 1, &b);
+    let ranks = [0, 1].map(|rank| (Rank(rank), LIFE, FoldedPart::Whole)).to_vec();
+    script.take(Input::Folded(Folded { round: Round(1), ranks, digest: DIGEST, any_mass: false }));
+    script.acks(1);
+    assert_eq!(script.commits()[1..], [(Version(0), 0, 0)]);
+}
