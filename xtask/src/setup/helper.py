@@ -133,7 +133,11 @@ def download(url, path, checksum, certificates, proxy):
                 if receive(connect, url, file):
                     break
             except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
-                why = str(getattr(error, "reason", error)) or type(error).__name__
+                reason = getattr(error, "reason", error)
+                why = str(reason) or type(error).__name__
+                if isinstance(reason, ssl.SSLCertVerificationError):
+                    # pip may have been told to trust this server all the same.
+                    raise Trouble("denied", why) from error
             idle = 0 if file.seek(0, os.SEEK_END) > before else idle + 1
             if idle == TRIES:
                 raise Trouble("network", why)

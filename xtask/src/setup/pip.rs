@@ -43,7 +43,8 @@ pub(super) struct Settings {
     pub(super) proxy: String,
 }
 
-/// The wheel of torch that is asked for. A build of it for processors alone is preferred by the order of versions.
+/// The wheel of torch that is asked for. Where a server has a build labelled `+cpu` beside the plain one, that is a later
+/// version to pip and so the one it takes.
 pub(super) fn torch() -> String {
     format!("torch=={}", version::WANTED)
 }
