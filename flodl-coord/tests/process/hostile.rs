@@ -111,6 +111,25 @@ fn a_hundred_silent_connections_keep_nobody_out() {
 }
 
 #[test]
+fn a_host_with_another_model_or_dataset_is_refused() {
+    for (fault, what) in [("tensors", "weight"), ("dataset", "dataset")] {
+        let world = World::new();
+        let serve = serve(&world, "-n 3 --epochs 2 --batch-size 16 --step-ms 1");
+        ticket(&world, "a");
+        ticket(&world, "b");
+        let a = world.train("join --ticket ticket-a -n 2", "--samples 1000");
+        let b = world.train("join --ticket ticket-b -n 1", &format!("--samples 1000 --fault {fault}"));
+        serve.exits(3).said(&["is refused", what]);
+        a.exits(0);
+        b.ends();
+        let summary = world.summary("summary.json");
+        assert_eq!((summary.samples_committed, summary.digests_equal), (2000, Some(true)));
+        assert_eq!((summary.degraded, summary.start.refused.len()), (true, 1));
+        world.empties_within(Duration::from_secs(5));
+    }
+}
+
+#[test]
 fn a_controller_without_descriptors_goes_on_accepting() {
     let world = World::new();
     let line = "serve -n 1 --batch-size 16 --run-dir run --summary summary.json";
