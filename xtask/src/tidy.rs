@@ -55,13 +55,14 @@ impl fmt::Display for Violation {
 }
 
 /// All checks.
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 12] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 13] = [
     arrows::check,
     bans::check_clippy,
     bans::check_lock,
     crates::check_metadata,
     crates::check_readme,
     crates::check_first_page,
+    crates::check_shown_trainer,
     layout::check_headers,
     layout::check_sizes,
     layout::check_top_level,

@@ -72,9 +72,40 @@ pub(super) fn check_first_page(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
+/// The trainer that the README at the top shows.
+const TRAINER: &str = "flodl-worker/examples/line.rs";
+
+/// Checks that the trainer in the README at the top is the example that is built and run, after that file's header.
+pub(super) fn check_shown_trainer(tree: &Tree) -> Vec<Violation> {
+    let readme = tree.text("README.md").unwrap_or_default();
+    let shown = readme.split_once("```rust\n").and_then(|(_, rest)| rest.split_once("```")).map(|(shown, _)| shown);
+    let built = tree.text(TRAINER).and_then(|text| text.split_once("\n\n")).map(|(_, built)| built);
+    if shown.is_some() && shown == built {
+        return Vec::new();
+    }
+    vec![Violation::new(
+        "README.md",
+        1,
+        "its trainer is not the example",
+        &format!("copy {TRAINER} into its ```rust block"),
+    )]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_shown_trainer_is_the_built_one() {
+        let readme = "# flodl\n```rust\nfn main() {}\n```\nmore\n";
+        for (example, violations) in
+            [("//! A trainer.\n\nfn main() {}\n", 0), ("//! A trainer.\n\nfn main() { }\n", 1), ("fn main() {}\n", 1)]
+        {
+            let tree = Tree::of(&[("README.md", readme), (TRAINER, example)]);
+            assert_eq!(check_shown_trainer(&tree).len(), violations, "{example}");
+        }
+        assert_eq!(check_shown_trainer(&Tree::of(&[("README.md", "no code")])).len(), 1);
+    }
 
     const GOOD: &str = "[package]\ndescription = \"d\"\nreadme = \"README.md\"\nversion.workspace = true\n\
         edition.workspace = true\nrust-version.workspace = true\nlicense.workspace = true\n\
