@@ -122,11 +122,15 @@ impl<'a> Pip<'a> {
         // pip wants a target for a wheel chosen for another Python. Nothing is written to it.
         let unused = self.folder_of("unused");
         let mut args = vec!["install", "--dry-run", "--ignore-installed", "--target", &unused, "--report", &report];
+        // A server without metadata files beside its wheels is asked for that part of the wheel, not for all of it.
+        args.push("--use-feature=fast-deps");
         args.extend(WHEEL);
         args.push(requirement);
         let start: Vec<&str> = start.iter().map(String::as_str).collect();
         match watch(self.command(&start, &args)).map_err(|error| no_python(&error))? {
             Watched::Fetches => Ok(None),
+            // A pip that no longer knows the feature.
+            Watched::Ended { succeeded: false, stderr } if stderr.contains("invalid choice") => Ok(None),
             Watched::Ended { succeeded: false, stderr } => Err(refusal(requirement, &stderr)),
             Watched::Ended { succeeded: true, .. } => {
                 Ok(std::fs::read_to_string(&report).ok().as_deref().and_then(wheel))
