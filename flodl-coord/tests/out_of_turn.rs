@@ -3,185 +3,15 @@
 
 mod common;
 
-use common::puppet::{ack, ready, tensors};
-use common::{DIGEST, LIFE, MS, config, scenario};
-use flodl_coord::{Coordinator, Input, Output};
-use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
+use common::puppet::ack;
+use common::script::Script;
+use common::{DIGEST, LIFE, MS};
+use flodl_coord::{Input, Output};
+use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::{Body, EventKind};
-use flodl_wire::message::report::{ExitStatus, Folded, FoldedPart, SyncOutcome, WindowReport};
+use flodl_wire::message::report::{Folded, FoldedPart, SyncOutcome, WindowReport};
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Range, Rank, Round, SessionId, Time, Version, WindowId};
-
-/// Two ranks, each behind the session of its own number.
-struct Script {
-    coordinator: Coordinator,
-    now: Time,
-    windows: [WindowPlan; 2],
-    outputs: Vec<Output>,
-}
-
-fn empty_plan() -> WindowPlan {
-    WindowPlan {
-        window: WindowId(0),
-        epoch: flodl_wire::Epoch(0),
-        leases: Vec::new(),
-        quota: 0,
-        quota_max: 0,
-        budget: None,
-        global_step: 0,
-        quota_sum: 0,
-    }
-}
-
-impl Script {
-    /// Ready, with round 0 open.
-    fn formed() -> Script {
-        let coordinator = Coordinator::new(config(&scenario(&[8, 20])), Time::ZERO).expect("valid");
-        let windows = [empty_plan(), empty_plan()];
-        let mut script = Script { coordinator, now: Time::ZERO, windows, outputs: Vec::new() };
-        for rank in [0, 1] {
-            let host = HostId::from_name(&format!("host{rank}")).expect("a name");
-            script.take(Input::HostConnected { session: SessionId(rank), host, rank_count: 1 });
-        }
-        script.say(0, ready(8000));
-        script.say(1, ready(8000));
-        script.say(0, Report::Manifest { part: 0, parts: 1, tensors: tensors() });
-        script
-    }
-
-    /// In its first window.
-    fn training() -> Script {
-        let mut script = Script::formed();
-        script.snapshot(0, 0, &[]);
-        script.snapshot(1, 0, &[]);
-        script.folded(0, [FoldedPart::Whole, FoldedPart::None]);
-        script.acks(0);
-        script
-    }
-
-    /// With round 1 open, both ranks having trained one batch.
-    fn averaging() -> (Script, [Vec<Range>; 2]) {
-        let mut script = Script::training();
-        let used = [0, 1].map(|rank| script.report(rank, 1));
-        (script, used)
-    }
-
-    fn take(&mut self, input: Input) {
-        self.now = Time(self.now.0 + MS);
-        self.coordinator.handle(input, self.now);
-        while let Some(output) = self.coordinator.poll() {
-            if let Output::ToRank { rank, control: Control::Window(plan), .. } = &output {
-                self.windows[rank.0 as usize] = plan.clone();
-            }
-            self.outputs.push(output);
-        }
-    }
-
-    fn say(&mut self, rank: u32, report: Report) {
-        let session = SessionId(u64::from(rank));
-        self.take(Input::FromRank { session, rank: Rank(rank), incarnation: LIFE, report });
-    }
-
-    /// The report of a rank that did so many batches of its window.
-    fn done(&self, rank: u32, batches: u32) -> WindowReport {
-        let plan = &self.windows[rank as usize];
-        let used = common::puppet::prefix(&plan.leases, u64::from(batches) * 64);
-        let samples = flodl_wire::id::samples(&used);
-        WindowReport { window: plan.window, epoch: plan.epoch, batches, samples, used, ..WindowReport::default() }
-    }
-
-    fn report(&mut self, rank: u32, batches: u32) -> Vec<Range> {
-        let report = self.done(rank, batches);
-        let used = report.used.clone();
-        self.say(rank, Report::WindowReport(Box::new(report)));
-        used
-    }
-
-    fn snapshot(&mut self, rank: u32, round: u64, ranges: &[Range]) {
-        let report = Report::SnapshotReady { round: Round(round), steps: 1, ranges: ranges.to_vec() };
-        self.say(rank, report);
-    }
-
-    fn folded(&mut self, round: u64, parts: [FoldedPart; 2]) {
-        let ranks = [0, 1].map(|rank| (Rank(rank), LIFE, parts[rank as usize])).to_vec();
-        let any_mass = parts.iter().any(|part| *part != FoldedPart::None);
-        self.take(Input::Folded(Folded { round: Round(round), ranks, digest: DIGEST, any_mass }));
-    }
-
-    fn acks(&mut self, round: u64) {
-        self.say(0, Report::SyncAck(ack(Round(round))));
-        self.say(1, Report::SyncAck(ack(Round(round))));
-    }
-
-    fn dies(&mut self, rank: u32, signal: i32) {
-        let (status, last_lines) = (ExitStatus::Signal(signal), String::new());
-        let report = HostReport::RankExited { rank: Rank(rank), incarnation: LIFE, status, last_lines };
-        self.take(Input::FromHost { session: SessionId(u64::from(rank)), report });
-    }
-
-    /// Time passes; everybody gives signs of life.
-    fn wait(&mut self, seconds: u64) {
-        for _ in 0..seconds {
-            self.now = Time(self.now.0 + 1000 * MS);
-            for rank in [0, 1] {
-                self.say(rank, Report::Heartbeat { step: 0 });
-            }
-            self.coordinator.tick(self.now);
-            self.outputs.extend(std::iter::from_fn(|| self.coordinator.poll()));
-        }
-    }
-
-    fn events(&self) -> impl Iterator<Item = (&EventKind, String)> {
-        self.outputs.iter().filter_map(|output| match output {
-            Output::Record(Body::Event(event)) => {
-                Some((&event.kind, event.reason.as_ref().map(|why| why.text.clone()).unwrap_or_default()))
-            }
-            _ => None,
-        })
-    }
-
-    fn deaths(&self) -> Vec<(u32, String)> {
-        let death = |(kind, why): (&EventKind, String)| match kind {
-            EventKind::Death { rank, .. } => Some((rank.0, why)),
-            _ => None,
-        };
-        self.events().filter_map(death).collect()
-    }
-
-    fn stalls(&self) -> Vec<String> {
-        self.events().filter(|(kind, _)| **kind == EventKind::Stall).map(|(_, why)| why).collect()
-    }
-
-    /// Samples committed by each round that made or handed out a version.
-    fn commits(&self) -> Vec<(Version, u64, u64)> {
-        let commit = |(kind, _): (&EventKind, String)| match kind {
-            EventKind::RoundCommitted { version, committed, repeats, .. } => {
-                Some((*version, committed.iter().map(|&(_, samples)| samples).sum(), *repeats))
-            }
-            _ => None,
-        };
-        self.events().filter_map(commit).collect()
-    }
-
-    fn rounds_done(&self) -> Vec<(u64, RoundOutcome, Next)> {
-        let done = |output: &Output| match output {
-            Output::Broadcast(Control::RoundDone { round, outcome, next }) => Some((round.0, *outcome, *next)),
-            _ => None,
-        };
-        self.outputs.iter().filter_map(done).collect()
-    }
-
-    /// The newest roster's parts.
-    fn roster(&self) -> Vec<(u32, Part)> {
-        let roster = |output: &Output| match output {
-            Output::Broadcast(Control::RequestParams { roster, .. }) => {
-                Some(roster.iter().map(|entry| (entry.rank.0, entry.part)).collect())
-            }
-            _ => None,
-        };
-        self.outputs.iter().rev().find_map(roster).unwrap_or_default()
-    }
-}
+use flodl_wire::{Incarnation, Range, Rank, Round, SessionId, Time, Version, WindowId};
 
 fn range(start: u64, end: u64) -> Range {
     Range { start, end }
@@ -578,4 +408,62 @@ fn without_mass_there_is_no_version_to_commit_into() {
     script.take(Input::Folded(Folded { round: Round(1), ranks, digest: DIGEST, any_mass: false }));
     script.acks(1);
     assert_eq!(script.commits()[1..], [(Version(0), 0, 0)]);
+}
+
+#[test]
+fn work_that_is_in_no_consensus_is_not_kept_by_a_rank_without_the_result() {
+    let (mut script, [a, b]) = Script::averaging();
+    script.snapshot(0, 1, &a);
+    script.snapshot(1, 1, &b);
+    script.folded(1, [FoldedPart::None, FoldedPart::None]);
+    for rank in [0, 1] {
+        let outcome = SyncOutcome::Incomplete { from_chunk: 0 };
+        script.say(rank, Report::SyncAck(flodl_wire::message::report::SyncAck { outcome, ..ack(Round(1)) }));
+    }
+    assert_eq!(script.rounds_done()[1], (1, RoundOutcome::Nothing, Next::Window));
+    assert_eq!(script.roster(), [(0, Part::Receive), (1, Part::Receive)]);
+}
+
+#[test]
+fn a_source_that_cannot_give_its_parameters_is_replaced_and_nobody_else_blamed() {
+    let mut script = Script::formed();
+    for round in 0..3 {
+        assert_eq!(script.roster(), [(0, Part::Source), (1, Part::Receive)]);
+        script.snapshot(0, round, &[]);
+        script.snapshot(1, round, &[]);
+        script.folded(round, [FoldedPart::None, FoldedPart::None]);
+        script.acks(round);
+    }
+    assert_eq!(script.deaths(), [(0, "it did not hold the consensus after 3 rounds in a row".to_owned())]);
+    script.snapshot(1, 3, &[]);
+    script.folded(3, [FoldedPart::None, FoldedPart::None]);
+    script.say(1, Report::SyncAck(ack(Round(3))));
+    assert_eq!(script.roster(), [(1, Part::Source)]);
+}
+
+#[test]
+fn the_evaluator_dies_and_the_next_is_asked() {
+    let mut script = Script::training();
+    to_end(&mut script);
+    script.dies(0, 9);
+    let asked = |output: &Output| match output {
+        Output::ToRank { rank, control: Control::ExecuteEval { schedule }, .. } => Some((rank.0, *schedule)),
+        _ => None,
+    };
+    let asked: Vec<_> = script.outputs.iter().filter_map(asked).collect();
+    assert_eq!(asked, [(0, 0), (1, 1)]);
+}
+
+#[test]
+fn a_silent_host_is_closed() {
+    let mut script = Script::training();
+    let silent_from = script.now;
+    script.now = Time(silent_from.0 + 6_000 * MS);
+    script.say(0, Report::Heartbeat { step: 0 });
+    script.now = Time(silent_from.0 + 10_000 * MS);
+    script.coordinator.tick(script.now);
+    script.outputs.extend(std::iter::from_fn(|| script.coordinator.poll()));
+    let closed: Vec<_> = script.outputs.iter().filter(|o| matches!(o, Output::CloseHost { .. })).cloned().collect();
+    assert_eq!(closed, [Output::CloseHost { session: SessionId(1) }]);
+    assert_eq!(script.deaths().len(), 1);
 }

@@ -6,6 +6,7 @@
 pub(crate) mod oracle;
 pub(crate) mod puppet;
 pub(crate) mod root;
+pub(crate) mod script;
 
 use flodl_coord::{Config, Coordinator, Input, Output, Slowing};
 use flodl_elche::Mode;
