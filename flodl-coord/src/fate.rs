@@ -79,6 +79,12 @@ pub enum Breach {
     /// It spoke of a window it is not in.
     #[error("it reported a window it was not given")]
     Window,
+    /// It ended its window without a batch although it had samples and nobody asked for a round.
+    #[error("it was leased {leased} samples and trained none of them")]
+    Idle {
+        /// Samples leased.
+        leased: u64,
+    },
     /// Its window report's figures contradict each other.
     #[error("it reported {batches} batches of {told} samples, and ranges that hold {samples}")]
     Figures {

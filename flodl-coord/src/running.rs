@@ -103,12 +103,19 @@ impl Running {
         report: &WindowReport,
     ) -> Result<(), Breach> {
         let Some(member) = ctx.members.get_mut(rank) else { return Ok(()) };
-        match member.state {
-            State::Active(Work::Training { window, .. })
-                if window == report.window && self.ledger.epoch == report.epoch => {}
+        let leased = match member.state {
+            State::Active(Work::Training { window, leased, .. })
+                if window == report.window && self.ledger.epoch == report.epoch =>
+            {
+                leased
+            }
             _ => return Err(Breach::Window),
-        }
+        };
         self.ledger.report(rank, report)?;
+        // Only a round may end a window before its first batch; otherwise windows would be planned for ever.
+        if report.batches == 0 && leased > 0 && matches!(self.cycle, Cycle::Window) {
+            return Err(Breach::Idle { leased });
+        }
         member.state = State::Active(Work::Reported { window: report.window, batches: report.batches });
         let sample = WindowSample {
             batches: report.batches,

@@ -20,7 +20,7 @@ fn range(start: u64, end: u64) -> Range {
 #[test]
 fn a_breach_ends_the_rank_with_the_reason_told_to_it() {
     type Act = fn(&mut Script);
-    let cases: [(&str, Act); 9] = [
+    let cases: [(&str, Act); 10] = [
         ("it reported 64 trained samples of which some were not leased to it", |script| {
             let mut report = script.done(0, 1);
             report.used = vec![range(7900, 7964)];
@@ -38,6 +38,10 @@ fn a_breach_ends_the_rank_with_the_reason_told_to_it() {
         }),
         ("it reported 1 batches of 65 samples, and ranges that hold 64", |script| {
             let report = WindowReport { samples: 65, ..script.done(0, 1) };
+            script.say(0, Report::WindowReport(Box::new(report)));
+        }),
+        ("it was leased 192 samples and trained none of them", |script| {
+            let report = WindowReport { batches: 0, samples: 0, used: Vec::new(), ..script.done(0, 1) };
             script.say(0, Report::WindowReport(Box::new(report)));
         }),
         ("it reported a window it was not given", |script| {
