@@ -36,7 +36,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Ranks to start
-    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = ranks())]
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = ranks(), allow_negative_numbers = true)]
     pub(crate) ranks: u32,
     #[command(flatten)]
     pub(crate) training: TrainingArgs,
@@ -48,7 +48,7 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Ranks of the whole run, over all hosts
-    #[arg(short = 'n', long = "ranks", value_name = "TOTAL", value_parser = ranks())]
+    #[arg(short = 'n', long = "ranks", value_name = "TOTAL", value_parser = ranks(), allow_negative_numbers = true)]
     pub(crate) ranks: u32,
     /// Where to listen for hosts; port 0 takes a free one, which is printed
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
@@ -78,7 +78,7 @@ pub(crate) struct JoinArgs {
     #[arg(value_name = "ADDR")]
     pub(crate) address: Option<String>,
     /// Ranks to start on this host
-    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = ranks())]
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = ranks(), allow_negative_numbers = true)]
     pub(crate) ranks: u32,
     /// Folder for the logs of this host's ranks: new or empty [default: flodl-join-HOST-RUN]
     #[arg(long, value_name = "DIR")]
@@ -111,16 +111,16 @@ pub(crate) struct TrainingArgs {
     #[arg(long, value_name = "MODE", default_value_t = Mode::CpuCadence)]
     pub(crate) mode: Mode,
     /// Passes over the dataset [default: what the program asks for, else 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: Option<u64>,
     /// Samples a batch [default: what the program asks for, else 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: Option<u32>,
     /// Emulation: stretch each step of a rank by a factor >= 1, as if its device were slower (repeatable)
     #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
     pub(crate) slow: Vec<(Rank, f64)>,
     /// Emulation: a step takes at least so many milliseconds, on every rank
-    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = milliseconds)]
     pub(crate) step_ms: Option<Duration>,
     /// Folder for what the run leaves: new or empty [default: flodl-run-RUN]
     #[arg(long, value_name = "DIR")]
@@ -129,13 +129,13 @@ pub(crate) struct TrainingArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0)]
     pub(crate) seed: u64,
     /// How long a rank may be silent before it counts as dead, in seconds; all other deadlines follow from it
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, default_value = "10")]
     pub(crate) patience: Duration,
     /// Start with so many ranks where the others ended or were refused first
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1)]
     pub(crate) min_ranks: u32,
 }
 
@@ -228,6 +228,10 @@ mod tests {
             ("flodl run -n 2 --slow 1:2 -- ./train", "write RANK=FACTOR"),
             ("flodl run -n 2 --slow 1=nan -- ./train", "write RANK=FACTOR"),
             ("flodl run -n 2 --step-ms -4 -- ./train", "--step-ms"),
+            ("flodl run -n -2 -- ./train", "--ranks"),
+            ("flodl run -n 2 --epochs -1 -- ./train", "--epochs"),
+            ("flodl run -n 2 --seed -1 -- ./train", "--seed"),
+            ("flodl run -n 2 --patience -1 -- ./train", "--patience"),
             ("flodl run -n 2 --patience soon -- ./train", "give seconds as a number"),
             ("flodl run -n 2 --mode fast -- ./train", "cpu-cadence"),
             ("flodl run -n 2 --epochs 0 -- ./train", "--epochs"),
