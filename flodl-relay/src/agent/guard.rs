@@ -93,13 +93,21 @@ fn line(sign: u8, group: Pid) -> Line {
     line
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
+impl Guard {
+    /// Ends the guard: whoever is left to end it has killed every group, so there is nothing that it could still do. It is
+    /// killed and not waited for to notice, because a stopped guard would never notice.
+    pub(super) fn end(&self) {
         *self.pipe.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = child.wait() {
+        if let Err(error) = child.kill().and_then(|()| child.wait()) {
             debug_assert!(false, "the guard is a child of this process: {error}");
         }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -199,6 +199,8 @@ impl Drop for Agent {
             let pid = group.as_raw_nonzero();
             (self.shared.config.sink)(&format!("{rank} (process {pid}) does not end even after SIGKILL"));
         }
+        drop(living);
+        self.shared.guard.end();
     }
 }
 

@@ -6,10 +6,11 @@ use flodl_relay::agent::{Agent, Event, Launch, Program};
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::secret::{RankKeys, Secret};
 use flodl_wire::{HostId, Incarnation, Rank, RunId};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[
     ("agents::exits_are_told_with_code_or_signal_and_the_last_lines", exits),
@@ -19,6 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     ("agents::a_rank_leads_a_session_and_a_group_of_its_own", session),
     ("agents::killing_a_rank_or_its_own_end_takes_its_children_along", children),
     ("agents::a_dropped_agent_leaves_no_process", dropped),
+    ("agents::a_stopped_guard_delays_no_end_and_is_not_left", stopped_guard),
     ("agents::a_killed_owner_leaves_no_process", killed_owner),
 ];
 
@@ -165,6 +167,24 @@ fn dropped() {
     assert!(processes_of(directory.path()).len() >= 2, "guard and rank");
     drop(agent);
     until("no process left", Duration::from_secs(5), || processes_of(directory.path()).is_empty().then_some(()));
+}
+
+fn stopped_guard() {
+    let started = Started::new(|directory| with_child(directory, "wait"));
+    started.read("child");
+    let Started { agent, directory, .. } = started;
+    let is_guard = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|line| contains(&line, b"as-guard"));
+    let guard = processes_of(directory.path()).into_iter().find(is_guard).unwrap();
+    let guard = Pid::from_raw(i32::try_from(guard).unwrap()).unwrap();
+    kill_process(guard, Signal::STOP).unwrap();
+    let start = Instant::now();
+    drop(agent);
+    assert!(start.elapsed() < Duration::from_secs(5), "took {:?}", start.elapsed());
+    until("no process left", Duration::from_secs(5), || processes_of(directory.path()).is_empty().then_some(()));
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// The life of an owner that will be killed: starts a rank and waits.
