@@ -87,7 +87,7 @@ pub(super) fn check_shown_trainer(tree: &Tree) -> Vec<Violation> {
         "README.md",
         1,
         "its trainer is not the example",
-        &format!("copy {TRAINER} into its ```rust block"),
+        format!("copy {TRAINER} into its ```rust block"),
     )]
 }
 
