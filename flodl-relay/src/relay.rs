@@ -7,7 +7,7 @@
 
 mod event;
 
-pub use event::{Closing, Input, Output, RelayError, Warning};
+pub use event::{Closing, Input, Output, Place, RelayError, Warning};
 
 use crate::fold::{self, Member, Order};
 use crate::routes::{Connection, Peer, Routes, check_frame};
@@ -255,10 +255,15 @@ impl Relay {
             self.warn(Warning::Misplaced("a second admission"));
             return;
         }
+        let (world_size, local_world_size) = (admit.world_size, u32::try_from(admit.ids.len()).unwrap_or(u32::MAX));
         for (local_rank, &(rank, incarnation)) in (0..).zip(&admit.ids) {
             self.routes.expect(rank, incarnation);
             self.lives.insert(rank, Life::new(incarnation));
-            self.out.push_back(Output::Start { rank, incarnation, local_rank, world_size: admit.world_size });
+            self.out.push_back(Output::Start {
+                rank,
+                incarnation,
+                place: Place { local_rank, local_world_size, world_size },
+            });
         }
     }
 

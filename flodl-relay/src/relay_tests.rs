@@ -36,7 +36,9 @@ fn words(output: &Output) -> String {
         Output::Fold(Order::Close { round }) => format!("fold: close {round}"),
         Output::ToRank { connection, frame } => format!("to {}: {}", connection.0, frame.stream),
         Output::Result { connection, chunk } => format!("to {}: result {}", connection.0, chunk.chunk),
-        Output::Start { rank, local_rank, world_size, .. } => format!("start {rank} as {local_rank} of {world_size}"),
+        Output::Start { rank, place: Place { local_rank, local_world_size, world_size }, .. } => {
+            format!("start {rank} as {local_rank} of {local_world_size} here and {world_size} in all")
+        }
         Output::Kill { rank, .. } => format!("kill {rank}"),
         Output::Close { connection, why } => format!("close {}: {why}", connection.0),
         Output::Warn(warning) => format!("warn: {warning}"),
@@ -81,7 +83,7 @@ fn relay() -> Relay {
     let ids = vec![(Rank(4), LIFE), (Rank(6), LIFE)];
     let admit = Control::Admit(Admit { session: SESSION, ids, world_size: 9 });
     let started = order(&mut relay, Stream::Host, &admit, Time::ZERO);
-    assert_eq!(started, ["start rank 4 as 0 of 9", "start rank 6 as 1 of 9"]);
+    assert_eq!(started, ["start rank 4 as 0 of 2 here and 9 in all", "start rank 6 as 1 of 2 here and 9 in all"]);
     for rank in [4, 6] {
         let up = give(&mut relay, Input::Started { rank: Rank(rank), incarnation: LIFE, pid: 100 + rank });
         assert_eq!(up, [format!("up: rank {rank} is process {}", 100 + rank)]);

@@ -78,6 +78,17 @@ pub enum Input {
     Tick,
 }
 
+/// Where a rank stands among the others.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its place among this host's ranks, from 0.
+    pub local_rank: u32,
+    /// Ranks of this host.
+    pub local_world_size: u32,
+    /// Ranks of the run.
+    pub world_size: u32,
+}
+
 /// What a relay wants done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
@@ -105,10 +116,8 @@ pub enum Output {
         rank: Rank,
         /// Which life.
         incarnation: Incarnation,
-        /// Its place among this host's ranks, from 0.
-        local_rank: u32,
-        /// Ranks of the run.
-        world_size: u32,
+        /// Where it stands among the others.
+        place: Place,
     },
     /// Kill a rank's process group.
     Kill {

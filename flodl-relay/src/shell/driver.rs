@@ -9,7 +9,7 @@ use super::wires::Wires;
 use super::{RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
 use crate::limits;
-use crate::relay::{Input, Output, Relay, RelayError};
+use crate::relay::{Input, Output, Place, Relay, RelayError};
 use crate::routes::{Connection, Peer, Routes};
 use async_channel::{Receiver, Sender};
 use async_io::Timer;
@@ -217,8 +217,8 @@ impl Driver {
                 return (!wires.send(frame)).then_some(Input::Closed { connection, why });
             }
             Output::Result { connection, chunk } => self.wires.get(&connection)?.result(chunk),
-            Output::Start { rank, incarnation, local_rank, world_size } => {
-                self.agent.launch(self.launch_of(rank, incarnation, (local_rank, world_size)));
+            Output::Start { rank, incarnation, place } => {
+                self.agent.launch(self.launch_of(rank, incarnation, place));
             }
             Output::Kill { rank, incarnation } => self.agent.kill(rank, incarnation),
             Output::Close { connection, .. } => self.close(connection),
@@ -260,13 +260,14 @@ impl Driver {
         }
     }
 
-    fn launch_of(&self, rank: Rank, incarnation: Incarnation, (local_rank, world_size): (u32, u32)) -> Launch {
+    fn launch_of(&self, rank: Rank, incarnation: Incarnation, place: Place) -> Launch {
         let RelayConfig { host, run_id, host_key, gate_key, agent } = &self.config;
         let number = |number: u32| OsString::from(number.to_string());
         let env = vec![
             ("FLODL_RANK", number(rank.0)),
-            ("FLODL_LOCAL_RANK", number(local_rank)),
-            ("FLODL_WORLD_SIZE", number(world_size)),
+            ("FLODL_LOCAL_RANK", number(place.local_rank)),
+            ("FLODL_LOCAL_WORLD_SIZE", number(place.local_world_size)),
+            ("FLODL_WORLD_SIZE", number(place.world_size)),
             ("FLODL_INCARNATION", number(incarnation.0)),
             ("FLODL_HOST_ID", host.name().into()),
             ("FLODL_RUN_ID", run_id.to_string().into()),

@@ -38,7 +38,8 @@ pub(crate) fn main(plan: &str) -> ExitCode {
     let mine = plan.split_once(':').filter(|(who, _)| *who == rank.0.to_string());
     smol::block_on(async {
         let mut worker = Worker::connect(rank, mine.map_or("", |(_, plan)| plan)).await;
-        println!("local {} of {}", number("FLODL_LOCAL_RANK"), number("FLODL_WORLD_SIZE"));
+        let [local, here, all] = ["FLODL_LOCAL_RANK", "FLODL_LOCAL_WORLD_SIZE", "FLODL_WORLD_SIZE"].map(number);
+        println!("local {local} of {here} here and {all} in all");
         worker.work().await
     })
 }
