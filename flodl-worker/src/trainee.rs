@@ -29,7 +29,19 @@ pub trait Trainee {
     /// # Errors
     /// Whatever keeps the model from taking the step. A loss that is not finite is not an error: averaging leaves a
     /// replica that is not finite out and gives it the consensus.
+    ///
+    /// A model that leaves its losses on a device answers most steps with no samples (`StepOutcome::default()`) and accounts for
+    /// them later, in the outcome of another step or in [`take_loss`](Trainee::take_loss).
     fn step(&mut self, batch: &Self::Batch, at: &StepContext) -> Result<StepOutcome, Fault>;
+
+    /// The losses of steps whose outcomes left them out, with their samples: asked for when a window is reported. By default
+    /// there are none, which is right for a model whose steps tell their loss.
+    ///
+    /// # Errors
+    /// Whatever keeps the model from reading them (a device error).
+    fn take_loss(&mut self) -> Result<StepOutcome, Fault> {
+        Ok(StepOutcome::default())
+    }
 
     /// Loss and hits of `batch` under the parameters as they are; changes nothing.
     ///
@@ -92,12 +104,12 @@ impl LrPosition {
     }
 }
 
-/// What a step came to.
+/// What a step came to, or several.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// The sum of the losses over the batch's samples.
+    /// The sum of the losses over the samples.
     pub loss_sum: f64,
-    /// The samples behind it.
+    /// The samples behind it; 0 where the loss is to be told later.
     pub samples: u64,
 }
 

@@ -13,7 +13,7 @@ use crate::trainee::{Fault, LrPosition, StepContext, Trainee};
 use core::time::Duration;
 use flodl_elche::Permutation;
 use flodl_wire::message::join::{Emulation, Ready, RunConfig, TensorSpec, TrainerSettings};
-use flodl_wire::message::report::Evaluation;
+use flodl_wire::message::report::{Evaluation, WindowReport};
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::{Incarnation, Rank, Round, Time, Version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -261,6 +261,10 @@ impl<'a, T: Trainee> Worker<'a, T> {
         }
         let Some(output) = self.session.poll() else { return Turn::Idle };
         let done = match output {
+            Output::Report(Report::WindowReport(report)) => match self.with_late_losses(report) {
+                Ok(report) => return Turn::Report(report),
+                Err(failure) => Err(failure),
+            },
             Output::Report(report) => return Turn::Report(report),
             Output::End(end) => return Turn::End(end),
             Output::Forget { .. } => {
@@ -338,6 +342,14 @@ impl<'a, T: Trainee> Worker<'a, T> {
         let outcome = user("a training step", || job.trainee.step(&batch, &at))?;
         clock.step_done(started, run.emulation.as_ref());
         Ok(Trained { outcome, lr, data_wait })
+    }
+
+    /// A window's report with the losses that its steps left on the device.
+    fn with_late_losses(&mut self, mut report: Box<WindowReport>) -> Result<Report, Failure> {
+        let late = user("reading the loss", || self.job.trainee.take_loss())?;
+        report.loss_sum += late.loss_sum;
+        report.loss_count += late.samples;
+        Ok(Report::WindowReport(report))
     }
 
     fn open_round(&mut self, round: Round, clock: &mut dyn Clock) -> Turn {

@@ -18,7 +18,8 @@ use flodl_worker::trainee::{
 use flodl_worker::worker::{Event, Job, Prepared, Worker};
 use std::time::Duration;
 
-/// One parameter, moved by 1 a batch; at the batches of `spoiled` it becomes infinite.
+/// One parameter, moved by 1 a batch; at the batches of `spoiled` it becomes infinite. Each sample has a loss of 2, told at every
+/// third batch and when asked.
 #[derive(Default)]
 struct Notes {
     theta: [f32; 1],
@@ -26,6 +27,7 @@ struct Notes {
     samples: Vec<u64>,
     spoiled: Vec<usize>,
     resets: u32,
+    untold: StepOutcome,
 }
 
 impl Trainee for Notes {
@@ -40,7 +42,13 @@ impl Trainee for Notes {
         self.theta[0] += if self.spoiled.contains(&self.contexts.len()) { f32::INFINITY } else { 1.0 };
         self.contexts.push(*at);
         self.samples.extend(batch);
-        Ok(StepOutcome { loss_sum: 0.0, samples: batch.len() as u64 })
+        self.untold.loss_sum += 2.0 * batch.len() as f64;
+        self.untold.samples += batch.len() as u64;
+        if self.contexts.len().is_multiple_of(3) { self.take_loss() } else { Ok(StepOutcome::default()) }
+    }
+
+    fn take_loss(&mut self) -> Result<StepOutcome, Fault> {
+        Ok(std::mem::take(&mut self.untold))
     }
 
     fn evaluate(&mut self, batch: &Vec<u64>) -> Result<EvalOutcome, Fault> {
@@ -118,6 +126,16 @@ fn every_epoch_takes_each_sample_once_in_its_own_order() {
     assert_ne!(orders[0], orders[1]);
     let evaluation = conductor.finish();
     assert_eq!((evaluation.loss, evaluation.accuracy, evaluation.samples), (2.5, Some(1.0), 6));
+}
+
+#[test]
+fn a_windows_report_has_the_losses_of_all_its_steps() {
+    let mut conductor = Conductor::new(vec![seat(0, &[], None)], 1);
+    for leases in windows(30, 4, &[5]) {
+        let result = conductor.step(0, &leases, Next::Window);
+        let report = &result.reports[0];
+        assert_eq!((report.loss_count, report.loss_sum), (report.samples, 2.0 * report.samples as f64));
+    }
 }
 
 #[test]

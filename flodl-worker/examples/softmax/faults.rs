@@ -4,6 +4,16 @@ use flodl_worker::TensorSpec;
 use flodl_worker::trainee::{
     EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorWriter, Trainee,
 };
+use std::str::FromStr;
+
+/// What `--help` says of them.
+pub(crate) const HELP: &str = "\
+Faults, for seeing what a run makes of them:
+    --fail-after K   return an error from the training step after K batches
+    --panic-after K  panic in the training step after K batches
+    --nan-after K    make the model non-finite once, after K batches
+    --bias-name NAME call the last tensor so (default: bias); ranks must agree on names
+    --only-rank R    the four above happen at rank R alone";
 
 /// Which faults happen.
 #[derive(Clone, Default)]
@@ -16,13 +26,26 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Takes the option `name` where it is one of these, and says whether it was.
+    pub(crate) fn take(&mut self, name: &str, value: Result<String, String>) -> Result<bool, String> {
+        match name {
+            "--fail-after" => self.fail_after = Some(number(name, &value?)?),
+            "--panic-after" => self.panic_after = Some(number(name, &value?)?),
+            "--nan-after" => self.nan_after = Some(number(name, &value?)?),
+            "--bias-name" => self.bias_name = Some(value?),
+            "--only-rank" => self.only_rank = Some(number(name, &value?)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Whether they happen here.
     fn mine(&self) -> bool {
         let rank = std::env::var("FLODL_RANK").ok().and_then(|rank| rank.parse().ok());
         self.only_rank.is_none() || self.only_rank == rank
     }
 
-    /// The name of the model's second tensor.
+    /// The name of the bias of the last layer.
     pub(crate) fn bias_name(&self) -> String {
         self.bias_name.clone().filter(|_| self.mine()).unwrap_or_else(|| "bias".to_owned())
     }
@@ -32,6 +55,11 @@ impl Faults {
         let faults = if self.mine() { self.clone() } else { Faults::default() };
         Faulty { inner, faults, batches: 0 }
     }
+}
+
+/// An option's value as a number.
+pub(crate) fn number<N: FromStr>(name: &str, value: &str) -> Result<N, String> {
+    value.parse().map_err(|_| format!("{name} takes a number, not \"{value}\""))
 }
 
 /// A trainee with faults.
@@ -60,6 +88,10 @@ impl<T: Trainee> Trainee for Faulty<T> {
             self.inner.write_tensors(&mut Spoil)?;
         }
         Ok(outcome)
+    }
+
+    fn take_loss(&mut self) -> Result<StepOutcome, Fault> {
+        self.inner.take_loss()
     }
 
     fn evaluate(&mut self, batch: &T::Batch) -> Result<EvalOutcome, Fault> {

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "helpers of several tests, none of which uses all")]
 
-use flodl_cpureduce::{DivergenceMeter, Mass, average};
+use bytes::Bytes;
+use flodl_cpureduce::{Absence, Consensus, Contributor, DivergenceMeter, Fold, Folded, Layout, Mass, Section};
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::data::{Chunk, Codec};
 use flodl_wire::message::join::{Emulation, Ready, RunConfig};
@@ -125,14 +126,14 @@ pub(crate) struct RoundResult {
     pub(crate) divergence: Vec<f64>,
 }
 
-/// Runs rounds over seats whose models have one section, the parameters.
+/// Runs rounds over seats.
 pub(crate) struct Conductor<'a, T: Trainee> {
     pub(crate) seats: Vec<Seat<'a, T>>,
     pub(crate) run: RunConfig,
     round: u64,
     window: u64,
     version: Option<Version>,
-    consensus: Vec<f32>,
+    consensus: Consensus,
     global_step: u64,
 }
 
@@ -149,14 +150,21 @@ impl<'a, T: Trainee> Conductor<'a, T> {
 
     /// The same for seats that were admitted with `run`.
     pub(crate) fn admitted(seats: Vec<Seat<'a, T>>, run: RunConfig) -> Conductor<'a, T> {
-        let mut conductor =
-            Conductor { seats, run, round: 0, window: 0, version: None, consensus: Vec::new(), global_step: 0 };
+        let sizes = run.layout;
+        let consensus = Consensus::empty(Layout::new(sizes.parameters, sizes.buffers, sizes.integers).unwrap());
+        let mut conductor = Conductor { seats, run, round: 0, window: 0, version: None, consensus, global_step: 0 };
         conductor.average(|rank| if rank == 0 { Part::Source } else { Part::Receive }, Next::Window);
         conductor
     }
 
     /// One window with these leases of that epoch, then its round.
     pub(crate) fn step(&mut self, epoch: u64, leases: &[Vec<Range>], next: Next) -> RoundResult {
+        self.train(epoch, leases);
+        self.average(|_| Part::Contribute, next)
+    }
+
+    /// One window with these leases of that epoch.
+    pub(crate) fn train(&mut self, epoch: u64, leases: &[Vec<Range>]) {
         self.window += 1;
         let batch_size = u64::from(self.run.batch_size);
         let quotas: Vec<u32> = leases
@@ -177,7 +185,6 @@ impl<'a, T: Trainee> Conductor<'a, T> {
             }));
         }
         self.global_step += quota_sum;
-        self.average(|_| Part::Contribute, next)
     }
 
     /// One round among all seats.
@@ -189,23 +196,26 @@ impl<'a, T: Trainee> Conductor<'a, T> {
         for seat in &mut self.seats {
             seat.order(Control::RequestParams { round, roster: roster.clone() });
         }
-        let contributions: Vec<(Mass, Vec<f32>)> =
-            self.seats.iter_mut().map(|seat| contribution(std::mem::take(&mut seat.data))).collect();
-        let slices: Vec<(Mass, &[f32])> = contributions.iter().map(|(mass, values)| (*mass, &values[..])).collect();
-        let mass: f64 = slices.iter().map(|(mass, _)| mass.value()).sum();
-        if mass > 0.0 {
-            // Contributions come scaled, so they are summed with mass 1 and divided once.
-            let ones: Vec<(Mass, &[f32])> =
-                slices.iter().filter(|(mass, _)| !mass.is_zero()).map(|(_, values)| (Mass::ONE, *values)).collect();
-            let count = ones.len() as f32;
-            let mean = average(&ones).unwrap();
-            self.consensus = mean.iter().map(|value| value * count / mass as f32).collect();
-        }
+        let contributions: Vec<Vec<Data>> = self.seats.iter_mut().map(|seat| std::mem::take(&mut seat.data)).collect();
+        let chunks = self.fold(round, &contributions);
+        let mass = chunks[0].0;
+        result.divergence = contributions.iter().filter_map(|data| self.divergence(data, &chunks)).collect();
         let version = if mass > 0.0 { self.version.map_or(Version(0), Version::next) } else { self.version.unwrap() };
         for seat in &mut self.seats {
-            for data in result_chunks(round, version, mass, &self.consensus) {
-                seat.give(Event::Data(data));
+            for (chunk, (mass, bytes)) in (0..).zip(&chunks) {
+                let (mass, bytes) = (*mass, bytes.clone());
+                seat.give(Event::Data(Data::Consensus(Chunk {
+                    round,
+                    version,
+                    chunk,
+                    mass,
+                    codec: Codec::Exact,
+                    bytes,
+                })));
             }
+        }
+        if mass > 0.0 {
+            self.consensus.commit(version.0).unwrap();
         }
         let outcome = if mass > 0.0 { RoundOutcome::Committed { version } } else { RoundOutcome::Nothing };
         self.version = Some(version);
@@ -221,16 +231,51 @@ impl<'a, T: Trainee> Conductor<'a, T> {
                 }
             }
         }
-        for (mass, values) in &slices {
-            let mut meter = DivergenceMeter::default();
-            let theta: Vec<f32> = values.iter().map(|value| value / mass.as_f32()).collect();
-            let bytes: Vec<u8> = self.consensus.iter().flat_map(|value| value.to_le_bytes()).collect();
-            if !mass.is_zero() {
-                meter.add(&theta, &bytes).unwrap();
-                result.divergence.push(meter.divergence());
+        result
+    }
+
+    /// The mass and the result of each chunk.
+    fn fold(&mut self, round: Round, contributions: &[Vec<Data>]) -> Vec<(f64, Bytes)> {
+        let members = (0..).map(Contributor).take(contributions.len()).collect();
+        let mut fold = Fold::new(round.0, *self.consensus.layout(), members).unwrap();
+        for (member, data) in (0..).map(Contributor).zip(contributions) {
+            for message in data {
+                match message {
+                    Data::Contribution(Chunk { chunk, mass, bytes, .. }) => {
+                        fold.chunk(member, *chunk, Mass::new(*mass).unwrap(), bytes.clone()).unwrap();
+                    }
+                    Data::Absent { from_chunk, .. } => fold.absent(member, *from_chunk, Absence::NonFinite).unwrap(),
+                    other => panic!("{other:?}"),
+                }
             }
         }
-        result
+        self.consensus.begin(round.0);
+        let mut chunks = Vec::new();
+        while let Some(folded) = fold.poll() {
+            let (index, mass, sum) = match folded {
+                Folded::Chunk { index, mass, data } => (index, mass, Some(data)),
+                Folded::Empty { index } => (index, Mass::ZERO, None),
+                Folded::Dropped { .. } => continue,
+                Folded::Done => break,
+            };
+            chunks.push((mass.value(), self.consensus.finish_chunk(index, mass, sum).unwrap()));
+        }
+        chunks
+    }
+
+    /// How far a contribution's parameters are from the average; `None` for a contribution of nothing.
+    fn divergence(&self, data: &[Data], chunks: &[(f64, Bytes)]) -> Option<f64> {
+        let mut meter = DivergenceMeter::default();
+        let mut contributed = false;
+        for (spec, (message, (_, average))) in self.consensus.layout().iter().zip(data.iter().zip(chunks)) {
+            let Data::Contribution(Chunk { mass, bytes, .. }) = message else { return None };
+            contributed |= *mass > 0.0;
+            if spec.section == Section::Parameters {
+                let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes) / *mass as f32);
+                meter.add(&values.collect::<Vec<f32>>(), average).unwrap();
+            }
+        }
+        contributed.then(|| meter.divergence())
     }
 
     /// The final evaluation at the first seat, and the end of all.
@@ -245,24 +290,6 @@ impl<'a, T: Trainee> Conductor<'a, T> {
         }
         evaluation
     }
-}
-
-/// The values that came in chunks, with their mass; zero and nothing for `Absent`.
-fn contribution(data: Vec<Data>) -> (Mass, Vec<f32>) {
-    let mut values = Vec::new();
-    let mut mass = Mass::ZERO;
-    for (place, message) in data.into_iter().enumerate() {
-        match message {
-            Data::Contribution(chunk) => {
-                assert_eq!(chunk.chunk as usize, place);
-                mass = Mass::new(chunk.mass).unwrap();
-                values.extend(chunk.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
-            }
-            Data::Absent { .. } => return (Mass::ZERO, Vec::new()),
-            other => panic!("{other:?}"),
-        }
-    }
-    (mass, values)
 }
 
 /// A result in the chunks of the layout.
