@@ -49,7 +49,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let started = SystemTime::now();
     for Bench { package, name } in &chosen {
         println!("==> {name} of {package}");
-        let args = ["bench", "--package", package, "--all-features", "--bench", name];
+        let features = cargo::every_feature(package)?;
+        let features = features.iter().map(String::as_str);
+        let args: Vec<&str> = ["bench", "--package", package, "--bench", name].into_iter().chain(features).collect();
         if !cargo::status(&args, &[])?.success() {
             return Err(Failure::failed(format!("benchmark `{name}` failed, see above")));
         }

@@ -50,6 +50,30 @@ pub(crate) fn status(args: &[&str], envs: &[(&str, &str)]) -> Result<ExitStatus,
         .map_err(|error| Failure::failed(format!("cannot start cargo: {error}; is it on the PATH?")))
 }
 
+/// Features that link libtorch, which is not everywhere.
+const LINK_LIBTORCH: [&str; 1] = ["torch"];
+
+/// Cargo's options for every feature of a package that can be built here: those that link libtorch only where `LIBTORCH`
+/// names one.
+///
+/// # Errors
+///
+/// Those of [`metadata`].
+pub(crate) fn every_feature(package: &str) -> Result<Vec<String>, Failure> {
+    Ok(features_of(&metadata()?, package, std::env::var_os("LIBTORCH").is_some()))
+}
+
+fn features_of(metadata: &Value, package: &str, libtorch: bool) -> Vec<String> {
+    let all = metadata["packages"].as_array().into_iter().flatten().find(|found| found["name"] == package);
+    let all = all.and_then(|found| found["features"].as_object());
+    let names: Vec<&str> = all.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+    if libtorch || names.iter().all(|name| !LINK_LIBTORCH.contains(name)) {
+        return vec!["--all-features".to_owned()];
+    }
+    let rest: Vec<&str> = names.into_iter().filter(|name| !LINK_LIBTORCH.contains(name)).collect();
+    vec!["--features".to_owned(), rest.join(",")]
+}
+
 /// One executable of the workspace and what it needs to be built.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Executable {
@@ -156,6 +180,21 @@ mod tests {
         assert_eq!(executable_in(messages, "flodl"), Some(PathBuf::from("/t/release/flodl")));
         assert_eq!(executable_in(messages, "flodl_coord"), None);
         assert_eq!(executable_in("", "flodl"), None);
+    }
+
+    #[test]
+    fn features_that_link_libtorch_need_one() {
+        let metadata = serde_json::json!({ "packages": [
+            { "name": "plain", "features": { "a": [] } },
+            { "name": "models", "features": { "cpu": [], "default": ["cpu"], "torch": [] } },
+        ] });
+        for (package, libtorch, expected) in [
+            ("plain", false, &["--all-features"][..]),
+            ("models", true, &["--all-features"]),
+            ("models", false, &["--features", "cpu,default"]),
+        ] {
+            assert_eq!(features_of(&metadata, package, libtorch), expected, "{package} {libtorch}");
+        }
     }
 
     #[test]

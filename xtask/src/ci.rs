@@ -99,30 +99,31 @@ fn fmt() -> Result<(), Failure> {
     expect(cargo::status(&["fmt", "--all", "--check"], &[])?, "run `cargo fmt --all`")
 }
 
-/// The two feature sets each crate must stand with, alone.
-const FEATURE_SETS: [&str; 2] = ["--no-default-features", "--all-features"];
-
 fn features() -> Result<(), Failure> {
     for_each_crate(|name, set| {
-        expect(cargo::status(&["check", "--quiet", "--package", name, set], &[])?, "see the errors above")
+        let args = [&["check", "--quiet", "--package", name][..], set].concat();
+        expect(cargo::status(&args, &[])?, "see the errors above")
     })
 }
 
 fn clippy() -> Result<(), Failure> {
     for_each_crate(|name, set| {
-        let args = ["clippy", "--quiet", "--package", name, "--all-targets", set, "--", "-D", "warnings"];
+        let args =
+            [&["clippy", "--quiet", "--package", name, "--all-targets"][..], set, &["--", "-D", "warnings"]].concat();
         expect(cargo::status(&args, &[])?, "see the warnings above (no clippy: `rustup component add clippy`)")
     })
 }
 
-/// Calls `check` for each crate with each feature set and names those that failed.
-fn for_each_crate(check: impl Fn(&str, &str) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Calls `check` for each crate with the two feature sets it must stand with, alone, and names those that failed.
+fn for_each_crate(check: impl Fn(&str, &[&str]) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut failed = Vec::new();
     for name in cargo::packages()? {
-        for set in FEATURE_SETS {
-            println!("{name} {set}");
-            if check(&name, set).is_err() {
-                failed.push(format!("{name} {set}"));
+        for set in [vec!["--no-default-features".to_owned()], cargo::every_feature(&name)?] {
+            let title = format!("{name} {}", set.join(" "));
+            println!("{title}");
+            let set: Vec<&str> = set.iter().map(String::as_str).collect();
+            if check(&name, &set).is_err() {
+                failed.push(title);
             }
         }
     }
@@ -130,8 +131,20 @@ fn for_each_crate(check: impl Fn(&str, &str) -> Result<(), Failure>) -> Result<(
 }
 
 fn docs() -> Result<(), Failure> {
-    let args = ["doc", "--quiet", "--workspace", "--no-deps", "--all-features"];
-    expect(cargo::status(&args, &[("RUSTDOCFLAGS", "-D warnings")])?, "see the warnings above")
+    let mut failed = Vec::new();
+    for name in cargo::packages()? {
+        let features = cargo::every_feature(&name)?;
+        let features = features.iter().map(String::as_str);
+        let args: Vec<&str> = ["doc", "--quiet", "--no-deps", "--package", &name].into_iter().chain(features).collect();
+        if !cargo::status(&args, &[("RUSTDOCFLAGS", "-D warnings")])?.success() {
+            failed.push(name);
+        }
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::failed(format!("see the warnings above: {}", failed.join(", "))))
+    }
 }
 
 /// Packages without building once more, and without asking the registry: what is needed is here after the stages before.

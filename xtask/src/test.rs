@@ -15,7 +15,7 @@ use crate::tally::{self, Tally};
 const PROCESS_TESTS: &str = "flodl-coord";
 
 /// What the process tests start beside cargo's own `CARGO_BIN_EXE_flodl`.
-const TRAINER: [&str; 6] = ["build", "--package", "flodl-worker", "--all-features", "--example", "softmax"];
+const TRAINER: [&str; 5] = ["build", "--package", "flodl-worker", "--example", "softmax"];
 
 const USAGE: &str = "usage: cargo xtask test [-p CRATE]... [-- ARGS OF THE TEST PROGRAMS]";
 
@@ -145,7 +145,8 @@ impl Seen {
 
 fn test_crate(name: &str, harness_args: &[String]) -> Result<(Seen, bool), Failure> {
     let mut command = cargo::command();
-    command.args(["test", "--package", name, "--all-features", "--no-fail-fast", "--"]).args(harness_args);
+    command.args(["test", "--package", name, "--no-fail-fast"]).args(cargo::every_feature(name)?);
+    command.arg("--").args(harness_args);
     if std::io::stderr().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
