@@ -22,6 +22,7 @@
 //!
 //! - `cpu` (default): `session`, `reduce` and `worker`, a whole rank without IO that averages over the CPU.
 //! - `shell` (default): `shell` and `trainer`, the process around it.
+//! - `torch`: `torch`, networks of tch; it links libtorch 2.11, which `LIBTORCH` names.
 //!
 //! Without features there are datasets, loaders and checkpoints.
 #![cfg_attr(feature = "shell", doc = "\n---\n")]
@@ -38,6 +39,8 @@ pub mod reduce;
 pub mod session;
 #[cfg(feature = "shell")]
 pub mod shell;
+#[cfg(feature = "torch")]
+pub mod torch;
 pub mod trainee;
 #[cfg(feature = "shell")]
 pub mod trainer;

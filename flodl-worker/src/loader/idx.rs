@@ -206,6 +206,24 @@ impl LabelledImages {
         self
     }
 
+    /// Rows and columns of an image.
+    #[must_use]
+    pub fn sides(&self) -> (usize, usize) {
+        self.sides
+    }
+
+    /// The labels.
+    #[must_use]
+    pub fn labels(&self) -> &[u8] {
+        &self.labels
+    }
+
+    /// The grey values of all images, 0..=255, one image after another, row-major.
+    #[must_use]
+    pub fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+
     /// Values in one image.
     #[must_use]
     pub fn image_len(&self) -> usize {
