@@ -1,5 +1,6 @@
 //! Calls of cargo: one place that knows its command line, its JSON and the environment it leaves behind.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -85,17 +86,21 @@ pub(crate) struct Executable {
     pub(crate) name: &'static str,
     /// The package's features it needs, as cargo takes them; empty for none.
     pub(crate) features: &'static str,
+    /// Cargo's profile to build it with.
+    pub(crate) profile: &'static str,
 }
 
 impl Executable {
-    /// Builds it in release and returns the path cargo put it at, wherever the target folder is.
+    /// Builds it, with these variables beside those of this process, and returns the path cargo put it at, wherever the
+    /// target folder is.
     ///
     /// # Errors
     ///
     /// [`Failure::Failed`] where the build fails (cargo has said why) or names no such executable.
-    pub(crate) fn build(self) -> Result<PathBuf, Failure> {
+    pub(crate) fn build(self, environment: &[(String, OsString)]) -> Result<PathBuf, Failure> {
         let output = command()
-            .args(["build", "--release", "--package", self.package, self.kind, self.name])
+            .args(["build", "--profile", self.profile, "--package", self.package, self.kind, self.name])
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .args(["--features", self.features])
             .arg("--message-format=json-render-diagnostics")
             .stderr(Stdio::inherit())

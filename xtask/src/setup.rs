@@ -80,7 +80,6 @@ pub(crate) fn libtorch() -> Result<PathBuf, Failure> {
 /// The variables with which cargo builds and starts what is linked with the libtorch of this folder.
 ///
 /// `LIBTORCH` is for the build. `LD_LIBRARY_PATH` is for programs without the folder in their rpath, such as doctests.
-#[expect(dead_code, reason = "the commands that build with the feature `torch` call it")]
 pub(crate) fn environment(folder: &Path) -> Vec<(String, OsString)> {
     variables(&Machine::default(), folder)
 }

@@ -8,17 +8,23 @@ use std::process::Command;
 
 use crate::cargo::Executable;
 use crate::failure::Failure;
+use crate::setup;
 
 const HELP: &str = "\
 usage: cargo xtask train [OPTIONS OF flodl run] [--example NAME] [-- ARGS OF THE EXAMPLE]
 
 Builds `flodl` and the example in release, then trains it on this machine with `flodl run`.
 
-  --example NAME   the trainer: softmax (default), multinomial regression on 10,000 handwritten digits
+  --example NAME   the trainer:
+                     softmax (default): multinomial regression on 10,000 handwritten digits, in plain Rust
+                     digits: a convolutional network on them, on libtorch (`cargo xtask setup` finds or fetches it; the
+                     first build takes some ten minutes)
 
 Defaults, each replaced by an option of that name:
 
-  -n 3 --mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow 1=2.5 --slow 2=4
+  -n 3 --mode cpu-cadence --batch-size 64 --slow 1=2.5 --slow 2=4
+  softmax: --epochs 8 --step-ms 8
+  digits:  --epochs 5
 
 --step-ms and --slow emulate unequal devices: a step takes at least so long, and rank 1's steps 2.5 times that.
 Any --slow replaces both of the default ones; `--slow 0=1` runs all ranks at one speed. With fewer ranks the default
@@ -27,30 +33,53 @@ Any --slow replaces both of the default ones; `--slow 0=1` runs all ranks at one
 The exit status is that of `flodl run`: 0 done, 1 failed, 2 usage, 3 done but a rank was lost, 4 stopped and saved.
 ";
 
-const FLODL: Executable = Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli" };
+const FLODL: Executable =
+    Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli", profile: "release" };
+
+/// A trainer that comes with the project.
+#[derive(Debug, Clone, Copy)]
+struct Example {
+    executable: Executable,
+    /// Whether it links libtorch.
+    libtorch: bool,
+    /// Its default for each of [`OPTIONS`]; none: the option is not passed.
+    defaults: [&'static [&'static str]; OPTIONS.len()],
+}
 
 /// The examples that train, the default one first.
-const EXAMPLES: [Executable; 1] =
-    [Executable { package: "flodl-worker", kind: "--example", name: "softmax", features: "" }];
-
-/// An option of `flodl run` that has a default here.
-struct Preset {
-    /// Its names, the one to pass first.
-    names: &'static [&'static str],
-    /// The values passed where the person gives none.
-    values: &'static [&'static str],
-}
+///
+/// What links libtorch is built with the profile of the tests: its C++ takes minutes once per profile, and the time of a
+/// step is libtorch's own.
+static EXAMPLES: [Example; 2] = [
+    Example {
+        executable: Executable {
+            package: "flodl-worker",
+            kind: "--example",
+            name: "softmax",
+            features: "",
+            profile: "release",
+        },
+        libtorch: false,
+        defaults: [&["3"], &["cpu-cadence"], &["64"], &["8"], &["8"], &["1=2.5", "2=4"]],
+    },
+    Example {
+        executable: Executable {
+            package: "flodl-worker",
+            kind: "--example",
+            name: "digits",
+            features: "torch",
+            profile: "dev",
+        },
+        libtorch: true,
+        defaults: [&["3"], &["cpu-cadence"], &["64"], &["5"], &[], &["1=2.5", "2=4"]],
+    },
+];
 
 const RANKS: usize = 0;
 const SLOW: usize = 5;
-const PRESETS: [Preset; 6] = [
-    Preset { names: &["-n", "--ranks"], values: &["3"] },
-    Preset { names: &["--mode"], values: &["cpu-cadence"] },
-    Preset { names: &["--batch-size"], values: &["64"] },
-    Preset { names: &["--epochs"], values: &["8"] },
-    Preset { names: &["--step-ms"], values: &["8"] },
-    Preset { names: &["--slow"], values: &["1=2.5", "2=4"] },
-];
+/// The options of `flodl run` that have a default here: the names of each, the one to pass first.
+const OPTIONS: [&[&str]; 6] =
+    [&["-n", "--ranks"], &["--mode"], &["--batch-size"], &["--epochs"], &["--step-ms"], &["--slow"]];
 
 /// What a command line asks for.
 #[derive(Debug)]
@@ -64,7 +93,7 @@ enum Request {
 /// A run of one example: what to build and what to pass on.
 #[derive(Debug)]
 struct Plan {
-    example: Executable,
+    example: &'static Example,
     /// Options of `flodl run`.
     options: Vec<String>,
     /// Arguments of the example.
@@ -74,8 +103,12 @@ struct Plan {
 impl Plan {
     /// Builds both programs; the command trains when it is run.
     fn build(&self) -> Result<Command, Failure> {
-        let flodl = FLODL.build()?;
-        let example = self.example.build()?;
+        let flodl = FLODL.build(&[])?;
+        let environment = match self.example.libtorch {
+            true => setup::environment(&setup::libtorch()?),
+            false => Vec::new(),
+        };
+        let example = self.example.executable.build(&environment)?;
         let mut command = Command::new(flodl);
         command.arg("run").args(&self.options).arg("--").arg(example).args(&self.program_args);
         Ok(command)
@@ -92,7 +125,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         Request::Train(plan) => become_program(plan.build()?),
         Request::Help => {
             println!("{HELP}\nThe options of `flodl run`:\n");
-            let mut command = Command::new(FLODL.build()?);
+            let mut command = Command::new(FLODL.build(&[])?);
             command.args(["run", "--help"]);
             become_program(command)
         }
@@ -144,18 +177,18 @@ fn plan(args: &[String]) -> Result<Request, Failure> {
     };
     let Some(typed) = Typed::read(own)? else { return Ok(Request::Help) };
     let example = find_example(typed.example.as_deref())?;
-    let ranks = typed.ranks()?;
+    let ranks = typed.ranks(example)?;
     typed.check_slow(ranks)?;
 
     let mut options = Vec::new();
-    for (index, preset) in PRESETS.iter().enumerate() {
+    for (index, names) in OPTIONS.iter().enumerate() {
         if !typed.given[index].is_empty() {
             continue;
         }
-        for value in preset.values {
+        for value in example.defaults[index] {
             let is_for_absent_rank = index == SLOW && slow_rank(value).is_some_and(|rank| rank >= ranks);
             if !is_for_absent_rank {
-                options.extend([preset.names[0].to_owned(), (*value).to_owned()]);
+                options.extend([names[0].to_owned(), (*value).to_owned()]);
             }
         }
     }
@@ -167,8 +200,8 @@ fn plan(args: &[String]) -> Result<Request, Failure> {
 #[derive(Debug, Default)]
 struct Typed {
     example: Option<String>,
-    /// The values given for each of [`PRESETS`].
-    given: [Vec<String>; PRESETS.len()],
+    /// The values given for each of [`OPTIONS`].
+    given: [Vec<String>; OPTIONS.len()],
     /// All options but `--example`, as typed.
     passed_on: Vec<String>,
 }
@@ -189,8 +222,8 @@ impl Typed {
                 may_be_value = false;
                 continue;
             }
-            let preset = PRESETS.iter().enumerate().find_map(|(index, preset)| {
-                preset.names.iter().find_map(|name| split(arg, name)).map(|(name, inline)| (index, name, inline))
+            let preset = OPTIONS.iter().enumerate().find_map(|(index, names)| {
+                names.iter().find_map(|name| split(arg, name)).map(|(name, inline)| (index, name, inline))
             });
             if let Some((index, name, inline)) = preset {
                 typed.passed_on.push(arg.clone());
@@ -216,8 +249,8 @@ impl Typed {
     }
 
     /// The number of ranks of the run.
-    fn ranks(&self) -> Result<u32, Failure> {
-        let text = self.given[RANKS].last().map_or(PRESETS[RANKS].values[0], String::as_str);
+    fn ranks(&self, example: &Example) -> Result<u32, Failure> {
+        let text = self.given[RANKS].last().map_or(example.defaults[RANKS][0], String::as_str);
         match text.parse() {
             Ok(ranks) if ranks > 0 => Ok(ranks),
             _ => Err(Failure::usage(format!("`-n {text}`: give the number of ranks, 1 or more"))),
@@ -276,10 +309,10 @@ fn slow_rank(value: &str) -> Option<u32> {
     value.split_once('=').and_then(|(rank, _)| rank.parse().ok())
 }
 
-fn find_example(name: Option<&str>) -> Result<Executable, Failure> {
-    let Some(name) = name else { return Ok(EXAMPLES[0]) };
-    EXAMPLES.into_iter().find(|example| example.name == name).ok_or_else(|| {
-        let known = EXAMPLES.map(|example| example.name).join(", ");
+fn find_example(name: Option<&str>) -> Result<&'static Example, Failure> {
+    let Some(name) = name else { return Ok(&EXAMPLES[0]) };
+    EXAMPLES.iter().find(|example| example.executable.name == name).ok_or_else(|| {
+        let known = EXAMPLES.each_ref().map(|example| example.executable.name).join(", ");
         Failure::usage(format!("unknown example `{name}`: the examples are {known}"))
     })
 }
@@ -328,6 +361,11 @@ mod tests {
                 "--example softmax --no-shm",
                 "-n 3 --mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow 1=2.5 --slow 2=4 --no-shm",
             ),
+            ("--example digits", "-n 3 --mode cpu-cadence --batch-size 64 --epochs 5 --slow 1=2.5 --slow 2=4"),
+            (
+                "--example=digits -n 2 --step-ms 4",
+                "--mode cpu-cadence --batch-size 64 --epochs 5 --slow 1=2.5 -n 2 --step-ms 4",
+            ),
         ];
         for (typed, expected) in cases {
             assert_eq!(options(typed).as_deref(), Ok(expected), "typed: {typed}");
@@ -346,7 +384,7 @@ mod tests {
             ("--slow --epochs 3", "`--slow` needs a value"),
             ("-n 0", "1 or more"),
             ("-n three", "1 or more"),
-            ("--example cnn", "the examples are softmax"),
+            ("--example cnn", "the examples are softmax, digits"),
             ("--example", "`--example` needs a value"),
             ("softmax", "--example NAME"),
             ("--epochs 3 softmax", "--example NAME"),
@@ -362,7 +400,7 @@ mod tests {
     fn arguments_behind_the_dashes_are_the_examples() {
         let Ok(Request::Train(plan)) = plan(&words("-n 1 -- --help --slow 9=9")) else { panic!("a run is asked for") };
         assert_eq!(plan.program_args, ["--help", "--slow", "9=9"]);
-        assert_eq!(plan.example.name, "softmax");
+        assert_eq!(plan.example.executable.name, "softmax");
     }
 
     #[test]
