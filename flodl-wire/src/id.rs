@@ -1,5 +1,6 @@
 //! Who and what the messages speak of: ranks, hosts, runs, rounds, and ranges of sample positions.
 
+use crate::hex;
 use core::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -109,19 +110,8 @@ impl RunId {
     /// The id that is shown as `text`: 32 hexadecimal digits.
     #[must_use]
     pub fn from_text(text: &str) -> Option<RunId> {
-        sixteen_from_hex(text).map(RunId)
+        hex::parse(text).map(|bytes| RunId(*bytes))
     }
-}
-
-fn sixteen_from_hex(text: &str) -> Option<[u8; 16]> {
-    if text.len() != 32 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; 16];
-    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 impl HostId {
@@ -132,7 +122,7 @@ impl HostId {
     /// The id that [`HostId::name`] shows as `text`: a host's name, or 32 hexadecimal digits.
     #[must_use]
     pub fn from_text(text: &str) -> Option<HostId> {
-        HostId::from_name(text).or_else(|| sixteen_from_hex(text).map(HostId))
+        HostId::from_name(text).or_else(|| hex::parse(text).map(|bytes| HostId(*bytes)))
     }
 
     /// The id of the host called `name`: its UTF-8 bytes, filled with zeros. `None` where `name` is empty, longer than

@@ -66,6 +66,7 @@
 pub mod codec;
 pub mod frame;
 pub mod handshake;
+mod hex;
 pub mod id;
 #[cfg(feature = "io")]
 pub mod io;

@@ -54,7 +54,7 @@ impl Credentials {
         let secret = str::from_utf8(&secret).ok().and_then(|text| Secret::parse(text).ok());
         let secret = secret.ok_or_else(|| damaged(SECRET, "it is not a session secret"))?;
         let run_id = dir.read(RUN_ID)?;
-        let run_id = str::from_utf8(&run_id).ok().and_then(|text| parse_run_id(text.trim()));
+        let run_id = str::from_utf8(&run_id).ok().and_then(|text| RunId::from_text(text.trim()));
         let run_id = run_id.ok_or_else(|| damaged(RUN_ID, "it is not a run id"))?;
         let address = String::from_utf8_lossy(&dir.read(ADDRESS)?).trim().to_owned();
         Ok(Credentials { run_id, secret, address })
@@ -70,11 +70,6 @@ impl Credentials {
             gate_key: self.secret.gate_key(),
         }
     }
-}
-
-fn parse_run_id(text: &str) -> Option<RunId> {
-    let number = u128::from_str_radix(text, 16).ok()?;
-    (text.len() == 32).then(|| RunId(number.to_be_bytes()))
 }
 
 /// Writes `ticket-HOST` into `here` and says what to do with it.

@@ -8,6 +8,7 @@ mod ticket;
 pub(crate) use kdf::{Key, TAG_LEN};
 pub use ticket::{Ticket, TicketError};
 
+use crate::hex;
 use crate::{HostId, Incarnation, Rank, RunId};
 use core::fmt;
 use thiserror::Error;
@@ -68,7 +69,7 @@ impl Secret {
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(65));
-        ticket::push_hex(&mut text, self.expose());
+        hex::push(&mut text, self.expose());
         text.push('\n');
         text
     }
@@ -79,7 +80,7 @@ impl Secret {
     ///
     /// Where it is anything else.
     pub fn parse(text: &str) -> Result<Secret, NotASecret> {
-        ticket::parse_hex::<32>(text.trim()).map(|bytes| Secret(Key::from_bytes(&bytes))).ok_or(NotASecret)
+        hex::parse::<32>(text.trim()).map(|bytes| Secret(Key::from_bytes(&bytes))).ok_or(NotASecret)
     }
 
     /// `HKDF-Expand(HKDF-Extract("flodl", secret), "gate")`.

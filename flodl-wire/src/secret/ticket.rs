@@ -13,6 +13,7 @@
 //! lines and lines that begin with `#` are skipped, every name must be there once.
 
 use super::{GateKey, HostKey, Key};
+use crate::hex;
 use crate::limits::{ADDRESS_MAX, TICKET_TEXT};
 use crate::{HostId, RunId};
 use thiserror::Error;
@@ -95,13 +96,13 @@ impl Ticket {
         );
         text.push_str(&self.address);
         text.push_str("\nrun      = ");
-        push_hex(&mut text, &self.run_id.0);
+        hex::push(&mut text, &self.run_id.0);
         text.push_str("\nhost     = ");
         text.push_str(&self.host_id.name());
         text.push_str("\nhost-key = ");
-        push_hex(&mut text, self.host_key.expose());
+        hex::push(&mut text, self.host_key.expose());
         text.push_str("\ngate-key = ");
-        push_hex(&mut text, self.gate_key.expose());
+        hex::push(&mut text, self.gate_key.expose());
         text.push('\n');
         text
     }
@@ -116,13 +117,17 @@ impl Ticket {
             return Err(TicketError::TooLong);
         }
         let fields = Fields::parse(text)?;
-        let run = fields.value("run", "32 hexadecimal digits", parse_hex::<16>)?;
+        let run = fields.value("run", "32 hexadecimal digits", hex::parse::<16>)?;
         Ok(Ticket {
             address: fields.value("address", "\"host:port\"", parse_address)?,
             run_id: RunId(*run),
-            host_id: fields.value("host", "a host name of at most 16 letters, digits, '-', '_', '.'", parse_host)?,
-            host_key: HostKey(Key::from_bytes(&*fields.value("host-key", KEY_FORM, parse_hex::<32>)?)),
-            gate_key: GateKey(Key::from_bytes(&*fields.value("gate-key", KEY_FORM, parse_hex::<32>)?)),
+            host_id: fields.value(
+                "host",
+                "a host name of at most 16 letters, digits, '-', '_', '.'",
+                HostId::from_text,
+            )?,
+            host_key: HostKey(Key::from_bytes(&*fields.value("host-key", KEY_FORM, hex::parse::<32>)?)),
+            gate_key: GateKey(Key::from_bytes(&*fields.value("gate-key", KEY_FORM, hex::parse::<32>)?)),
         })
     }
 }
@@ -165,32 +170,6 @@ fn parse_address(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':')?;
     let ok = text.len() <= ADDRESS_MAX && !host.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
     (ok && port.parse::<u16>().is_ok_and(|port| port != 0)).then(|| text.to_owned())
-}
-
-/// A host's name, or the digits that stand for an id without one.
-fn parse_host(text: &str) -> Option<HostId> {
-    HostId::from_name(text).or_else(|| parse_hex::<16>(text).map(|bytes| HostId(*bytes)))
-}
-
-/// `N` bytes from exactly `2 N` hexadecimal digits.
-pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    if text.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = Zeroizing::new([0; N]);
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(bytes)
-}
-
-pub(super) fn push_hex(text: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        for digit in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(u32::from(digit), 16).unwrap_or('0'));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Environment {
         Ok(Environment {
             rank: Rank(number("FLODL_RANK", required("FLODL_RANK")?)?),
             incarnation: Incarnation(number("FLODL_INCARNATION", required("FLODL_INCARNATION")?)?),
-            run_id: parse_run_id(&run_id).ok_or(EnvironmentError::Malformed {
+            run_id: RunId::from_text(&run_id).ok_or(EnvironmentError::Malformed {
                 name: "FLODL_RUN_ID",
                 value: run_id,
                 expected: "32 hexadecimal digits",
@@ -111,17 +111,6 @@ impl fmt::Display for Environment {
 fn number<N: FromStr>(name: &'static str, value: String) -> Result<N, EnvironmentError> {
     let parsed = value.parse();
     parsed.map_err(|_| EnvironmentError::Malformed { name, value, expected: "a number in range" })
-}
-
-fn parse_run_id(text: &str) -> Option<RunId> {
-    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut id = [0; 16];
-    for (byte, digits) in id.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(RunId(id))
 }
 
 #[cfg(test)]
