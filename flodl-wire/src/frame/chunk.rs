@@ -3,8 +3,8 @@
 use super::Kind;
 use crate::codec::{DecodeError, Flaw};
 use crate::limits::{ABSENCE_LEN, CHUNK_HEADER, CHUNK_MAX};
-use crate::message::Data;
 use crate::message::data::{AbsentWhy, Chunk, Codec};
+use crate::message::{Data, check};
 use crate::{Incarnation, Rank, Round, Version};
 use bytes::Bytes;
 
@@ -55,8 +55,8 @@ impl<'a> Head<'a> {
     pub(super) fn check(&self) -> Result<(), Flaw> {
         match *self {
             Head::Chunk { chunk, .. } => check_chunk(chunk),
-            Head::Dropped { rank, .. } if rank.0 >= crate::limits::RANKS_MAX => Err(Flaw::Rank { rank: rank.0 }),
-            Head::Absent { .. } | Head::Dropped { .. } => Ok(()),
+            Head::Dropped { rank, .. } => check::rank(rank),
+            Head::Absent { .. } => Ok(()),
         }
     }
 
@@ -197,8 +197,6 @@ fn decode_absence(kind: Kind, payload: &Bytes) -> Result<Data, Flaw> {
         return Ok(Data::Absent { round, from_chunk, why });
     }
     let rank = Rank(u32_at(head, 16));
-    if rank.0 >= crate::limits::RANKS_MAX {
-        return Err(Flaw::Rank { rank: rank.0 });
-    }
+    check::rank(rank)?;
     Ok(Data::Dropped { round, rank, incarnation: Incarnation(u32_at(head, 20)), from_chunk, why })
 }

@@ -8,7 +8,7 @@ use crate::Incarnation;
 use crate::codec::Flaw;
 use crate::handshake::Channel;
 use crate::limits::{FRAME_HEADER, FRAME_TAG};
-use crate::message::Data;
+use crate::message::{Data, check};
 use core::fmt;
 use thiserror::Error;
 
@@ -53,6 +53,13 @@ pub struct Sealer {
     channel: Channel,
 }
 
+/// A frame without its payload.
+struct Envelope {
+    kind: Kind,
+    stream: Stream,
+    incarnation: Incarnation,
+}
+
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer").field("channel", &self.channel).field("seq", &self.keys.seq()).finish_non_exhaustive()
@@ -71,7 +78,7 @@ impl Sealer {
     /// Where the other side would refuse it; `out` is as it was.
     pub fn seal(&mut self, frame: &Frame, out: &mut Vec<u8>) -> Result<(), SealError> {
         let Frame { kind, stream, incarnation, ref payload } = *frame;
-        self.append(out, (kind, stream, incarnation), payload.len(), |out| out.extend_from_slice(payload))
+        self.append(out, Envelope { kind, stream, incarnation }, payload.len(), |out| out.extend_from_slice(payload))
     }
 
     /// The same for a data message, without a frame in between: a chunk's elements are copied once, to where they are sealed.
@@ -88,7 +95,8 @@ impl Sealer {
     ) -> Result<(), SealError> {
         let head = Head::of(data);
         head.check().map_err(SealError::Invalid)?;
-        self.append(out, (head.kind(), stream, incarnation), head.payload_len(), |out| {
+        let envelope = Envelope { kind: head.kind(), stream, incarnation };
+        self.append(out, envelope, head.payload_len(), |out| {
             head.write(out);
             out.extend_from_slice(chunk::elements(data));
         })
@@ -97,18 +105,19 @@ impl Sealer {
     fn append(
         &mut self,
         out: &mut Vec<u8>,
-        (kind, stream, incarnation): (Kind, Stream, Incarnation),
+        envelope: Envelope,
         payload_len: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SealError> {
+        let Envelope { kind, stream, incarnation } = envelope;
         if kind.channel() != self.channel || kind.direction() != self.keys.direction() {
             return Err(SealError::Misplaced { kind, channel: self.channel });
         }
         if !kind.payload_len().contains(&payload_len) {
             return Err(SealError::Length { kind, len: payload_len });
         }
-        let rank_ok = !matches!(stream, Stream::Rank(rank) if rank.0 >= crate::limits::RANKS_MAX);
-        if !kind.suits(stream) || !rank_ok {
+        let no_rank = matches!(stream, Stream::Rank(rank) if check::rank(rank).is_err());
+        if !kind.suits(stream) || no_rank {
             return Err(SealError::Unsuited { kind, stream });
         }
         let seq = self.keys.seq().ok_or(SealError::Exhausted)?;

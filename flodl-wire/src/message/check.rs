@@ -22,7 +22,8 @@ pub trait Check {
     fn check(&self) -> Result<(), Flaw>;
 }
 
-fn rank(rank: Rank) -> Result<(), Flaw> {
+/// Whether a run can have that rank.
+pub(crate) fn rank(rank: Rank) -> Result<(), Flaw> {
     if rank.0 < RANKS_MAX { Ok(()) } else { Err(Flaw::Rank { rank: rank.0 }) }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Fields and variants are only ever appended: their order is the wire format.
 
-mod check;
+pub(crate) mod check;
 pub mod control;
 pub mod data;
 mod float;
