@@ -133,11 +133,12 @@ impl Fate {
     /// Whether it brought itself down (rather than being killed, lost or refused).
     #[must_use]
     pub fn brought_itself_down(&self) -> bool {
-        const CRASHES: [i32; 4] = [4, 6, 7, 11]; // SIGILL, SIGABRT, SIGBUS, SIGSEGV
+        const CRASHES: [i32; 5] = [4, 6, 7, 8, 11]; // SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
         match self {
             Fate::Failed { .. } | Fate::NotStarted { .. } | Fate::Breach(_) | Fate::Refused(_) => true,
             Fate::Exited { status: ExitStatus::Code(_), .. } => true,
             Fate::Exited { status: ExitStatus::Signal(signal), .. } => CRASHES.contains(signal),
+            Fate::Exited { status: ExitStatus::Unknown, .. } => false,
             Fate::Finished | Fate::Disconnected { .. } | Fate::Silent { .. } | Fate::HostLost { .. } => false,
             Fate::OutOfSync { .. } | Fate::Overdue { .. } => false,
         }
@@ -179,6 +180,7 @@ impl fmt::Display for Fate {
                 match status {
                     ExitStatus::Code(code) => write!(f, "its process ended with status {code}")?,
                     ExitStatus::Signal(signal) => write!(f, "its process was killed by {}", signal_name(*signal))?,
+                    ExitStatus::Unknown => f.write_str("its process ended, the system does not say how")?,
                 }
                 match last_lines.lines().rev().find(|line| !line.trim().is_empty()) {
                     Some(line) => write!(f, "; its last words: {}", line.trim()),
@@ -227,11 +229,13 @@ mod tests {
         let own = [
             exited(ExitStatus::Code(1), ""),
             exited(ExitStatus::Signal(11), ""),
+            exited(ExitStatus::Signal(8), ""),
             Fate::Failed { error: "loss is not a number".into() },
         ];
         let not = [
             exited(ExitStatus::Signal(9), ""),
             exited(ExitStatus::Signal(15), ""),
+            exited(ExitStatus::Unknown, ""),
             Fate::Silent { patience: Duration::from_secs(10) },
             Fate::HostLost { error: "reset".into() },
         ];

@@ -141,9 +141,9 @@ fn wait(shared: &Shared, mut running: Running) {
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => ExitStatus::Code(code),
             (None, Some(signal)) => ExitStatus::Signal(signal),
-            (None, None) => ExitStatus::Code(-1),
+            (None, None) => ExitStatus::Unknown,
         },
-        Err(_) => ExitStatus::Code(-1),
+        Err(_) => ExitStatus::Unknown,
     };
     shared.fewer.notify_all();
     let last_lines = running.output.last_lines();

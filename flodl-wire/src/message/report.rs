@@ -207,6 +207,8 @@ pub enum ExitStatus {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// The system did not say.
+    Unknown,
 }
 
 /// Root -> coordinator: whose work is in the round.

@@ -191,6 +191,7 @@ pub fn host_reports() -> Vec<HostReport> {
         HostReport::RankUp { rank, incarnation, pid: 4711 },
         exited(ExitStatus::Code(-1)),
         exited(ExitStatus::Signal(9)),
+        exited(ExitStatus::Unknown),
         HostReport::RankNotStarted { rank, incarnation, error: "no such program".to_owned() },
         HostReport::RankLost { rank, incarnation, error: "its socket closed".to_owned() },
         HostReport::Waiting { round: Round(5), rank, chunk: 2 },
