@@ -4,7 +4,7 @@ use super::args::{RunArgs, ServeArgs, TrainingArgs};
 use super::console::Console;
 use super::failure::Failure;
 use super::root::Root;
-use super::rundir::{RunDir, RunDirError};
+use super::rundir::RunDir;
 use super::saver::Saver;
 use super::signals::Requests;
 use super::ticket::Credentials;
@@ -62,10 +62,7 @@ impl Setup {
     fn new(config: Config, args: &TrainingArgs, console: &Console) -> Result<Setup, Failure> {
         let short: String = config.run_id.to_string().chars().take(8).collect();
         let path = args.run_dir.clone().unwrap_or_else(|| PathBuf::from(format!("flodl-run-{short}")));
-        let dir = RunDir::create(&path).map_err(|error| match error {
-            RunDirError::Unusable { .. } => Failure::failed(error),
-            RunDirError::NotEmpty { .. } | RunDirError::NotAFolder { .. } => Failure::usage(error),
-        })?;
+        let dir = RunDir::create(&path)?;
         console.say(&format!("run {}, everything it leaves is in {}", config.run_id, dir.path().display()));
         console.say(&Deadlines::from_patience(config.patience).to_string());
         emulations(&config.slow).for_each(|text| console.say(&text));
@@ -170,7 +167,7 @@ impl Controller {
             };
             let exit = future::or(driver.drive(events), insisted).await;
             drop((tasks, busy));
-            settle(idle, LAST_WORDS).await;
+            settle(&idle, LAST_WORDS).await;
             if let Some(host) = host {
                 // Somebody who asked twice does not want ranks to be waited for.
                 let wait = if asked.get() < 2 { patience + LAST_WORDS } else { Duration::ZERO };

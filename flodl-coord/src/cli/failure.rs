@@ -1,5 +1,6 @@
 //! Why a command ends before it began.
 
+use super::rundir::RunDirError;
 use super::{FAILED, USAGE};
 
 /// A sentence that says what to do, and the exit status.
@@ -18,5 +19,14 @@ impl Failure {
     /// The command line asks for what cannot be.
     pub(crate) fn usage(error: impl ToString) -> Failure {
         Failure { exit: USAGE, text: error.to_string() }
+    }
+}
+
+impl From<RunDirError> for Failure {
+    fn from(error: RunDirError) -> Failure {
+        match error {
+            RunDirError::Unusable { .. } => Failure::failed(error),
+            RunDirError::NotEmpty { .. } | RunDirError::NotAFolder { .. } => Failure::usage(error),
+        }
     }
 }

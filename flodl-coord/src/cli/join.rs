@@ -3,7 +3,7 @@
 use super::args::JoinArgs;
 use super::console::Console;
 use super::failure::Failure;
-use super::rundir::{RunDir, RunDirError};
+use super::rundir::RunDir;
 use super::signals::Requests;
 use super::{local, ticket};
 use core::time::Duration;
@@ -54,8 +54,5 @@ fn run_dir(args: &JoinArgs, ticket: &Ticket) -> Result<RunDir, Failure> {
     let short: String = ticket.run_id.to_string().chars().take(8).collect();
     let default = || PathBuf::from(format!("flodl-join-{}-{short}", ticket.host_id.name()));
     let path = args.run_dir.clone().unwrap_or_else(default);
-    RunDir::create(&path).map_err(|error| match error {
-        RunDirError::Unusable { .. } => Failure::failed(error),
-        RunDirError::NotEmpty { .. } | RunDirError::NotAFolder { .. } => Failure::usage(error),
-    })
+    Ok(RunDir::create(&path)?)
 }

@@ -4,7 +4,7 @@ use super::args::ProgramArgs;
 use super::controller::Setup;
 use super::failure::Failure;
 use super::root::Root;
-use crate::shell::Acceptor;
+use crate::shell::{Acceptor, settle};
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
 use flodl_relay::agent::{AgentConfig, Program};
@@ -12,7 +12,7 @@ use flodl_relay::shell::{RelayConfig, Upstream, local_data_link, run};
 use flodl_wire::io::{Duplex, connect, duplex};
 use flodl_wire::secret::{DialKeys, HostKey};
 use flodl_wire::{Channel, Hello, HostId, Role, SessionId};
-use smol::{Timer, future};
+use smol::future;
 use std::path::Path;
 use std::sync::Arc;
 use std::{env, thread};
@@ -115,22 +115,9 @@ impl Joined {
     /// Waits for the relay to end by itself, at most `at_most`; then its ranks are killed.
     pub(crate) async fn end(self, at_most: Duration) {
         let Joined { keep, ended } = self;
-        if !closes_within(&ended, at_most).await {
+        if !settle(&ended, at_most).await {
             drop(keep);
-            closes_within(&ended, KILLED_WITHIN).await;
+            settle(&ended, KILLED_WITHIN).await;
         }
     }
-}
-
-/// Whether the other side of the channel is gone within `time`.
-async fn closes_within(channel: &Receiver<()>, time: Duration) -> bool {
-    let closed = async {
-        while channel.recv().await.is_ok() {}
-        true
-    };
-    let timer = async {
-        Timer::after(time).await;
-        false
-    };
-    future::or(closed, timer).await
 }

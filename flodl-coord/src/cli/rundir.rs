@@ -1,4 +1,4 @@
-//! The folder that holds what a run leaves, and the two files in it that `flodl ticket` needs: `secret` and `address`.
+//! The folder that holds what a run leaves, and the files in it: whole or not there, and their owner's alone.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -300,13 +300,17 @@ impl Driver {
     }
 }
 
-/// Waits until whoever still holds a sender of `busy` is done, at most `at_most`.
-pub async fn settle(busy: Receiver<()>, at_most: Duration) {
-    let done = async { while busy.recv().await.is_ok() {} };
-    let timer = async {
-        Timer::after(at_most).await;
+/// Waits until whoever still holds a sender of `busy` is done, at most `at_most`. Whether that was in time.
+pub async fn settle(busy: &Receiver<()>, at_most: Duration) -> bool {
+    let done = async {
+        while busy.recv().await.is_ok() {}
+        true
     };
-    future::or(done, timer).await;
+    let late = async {
+        Timer::after(at_most).await;
+        false
+    };
+    future::or(done, late).await
 }
 
 #[cfg(test)]
