@@ -214,7 +214,7 @@ impl Admission for Door<'_> {
     }
 
     fn generation(&self) -> u64 {
-        1
+        0
     }
 }
 
