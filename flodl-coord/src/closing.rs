@@ -14,7 +14,7 @@ use crate::members::{State, Work};
 use crate::reason;
 use crate::round::{OpenRound, RoundPart};
 use crate::running::{Cycle, Held, Running, Step};
-use flodl_elche::RoundFeedback;
+use flodl_elche::{Norms, RoundFeedback};
 use flodl_wire::message::Control;
 use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::{Body, EventKind, Node, Reason, RootRound};
@@ -40,12 +40,12 @@ impl Running {
         let Ok(folded) = open.finished(ctx.members).cloned() else { return Step::Again };
         let settled = self.settle(ctx, &open, &folded);
         self.tell_quarantine(ctx);
-        let closing = self.decide(ctx, (&open, &folded), settled);
+        let closing = self.decide(ctx, &open, &folded, settled);
         if let RoundOutcome::Committed { version } = closing.outcome {
             self.consensus = Some(Held { version, digest: folded.digest });
         }
         self.update_members(ctx, &open, &closing);
-        self.record_round(ctx, (&open, &folded), &closing);
+        self.record_round(ctx, &open, &folded, &closing);
         ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
         if folded.any_mass {
             self.feed_scheduler(ctx, &open);
@@ -77,10 +77,11 @@ impl Running {
     fn decide(
         &self,
         ctx: &Context<'_>,
-        (open, folded): (&OpenRound, &Folded),
+        open: &OpenRound,
+        folded: &Folded,
         settled: BTreeMap<Rank, Settlement>,
     ) -> Closing {
-        let outcome = self.outcome((open, folded), &settled);
+        let outcome = self.outcome(open, folded, &settled);
         let unequal = open.other_digests(folded.digest);
         let able = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| member.takes_part());
         let holds = |rank: &Rank, part: &RoundPart| match outcome {
@@ -99,7 +100,7 @@ impl Running {
     /// What becomes of the round. A round 0 counts only with its source's whole contribution. A round that folded nothing
     /// hands the consensus that exists to those who lack it (joiners, and who trained what was not folded), and otherwise
     /// changes nothing.
-    fn outcome(&self, (open, folded): (&OpenRound, &Folded), settled: &BTreeMap<Rank, Settlement>) -> RoundOutcome {
+    fn outcome(&self, open: &OpenRound, folded: &Folded, settled: &BTreeMap<Rank, Settlement>) -> RoundOutcome {
         let sourced = |(rank, part): (&Rank, &RoundPart)| {
             part.part == Part::Source && open.part_folded(folded, *rank) == FoldedPart::Whole
         };
@@ -140,7 +141,7 @@ impl Running {
         }
     }
 
-    fn record_round(&mut self, ctx: &mut Context<'_>, (open, folded): (&OpenRound, &Folded), closing: &Closing) {
+    fn record_round(&mut self, ctx: &mut Context<'_>, open: &OpenRound, folded: &Folded, closing: &Closing) {
         let round = open.id;
         let RoundOutcome::Committed { version } = closing.outcome else {
             let text = "nothing was folded: everybody keeps what it has";
@@ -180,13 +181,16 @@ impl Running {
         let alive = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| !member.is_gone());
         let acks = || open.parts.iter().filter(|(rank, _)| alive(rank)).filter_map(|(&r, p)| Some((r, p, p.ack?)));
         let steps = |steps: Option<u64>| u32::try_from(steps.unwrap_or(0)).unwrap_or(u32::MAX);
+        let whole =
+            open.parts.iter().filter(|(rank, _)| alive(rank)).filter_map(|(&rank, part)| Some((rank, part.whole()?)));
+        let norms = whole.map(|(rank, ack)| (id::slot(rank), Norms { pre: ack.pre_norm, post: ack.post_norm }));
         let feedback = RoundFeedback {
             window_wall: ctx.now.since(self.window_began),
             reduce: ctx.now.since(open.requested),
             waits: acks().map(|(rank, _, ack)| (id::slot(rank), ack.waited)).collect(),
             divergence: acks().filter_map(|(rank, _, ack)| Some((id::slot(rank), ack.divergence?))).collect(),
             steps: acks().map(|(rank, part, _)| (id::slot(rank), steps(part.steps))).collect(),
-            norms: Vec::new(),
+            norms: norms.collect(),
         };
         for change in self.scheduler.round_done(&feedback) {
             ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));

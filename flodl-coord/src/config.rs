@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 use flodl_elche::Mode;
+use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::message::join::Emulation;
 use flodl_wire::{Rank, RunId};
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct Config {
     /// The run.
     pub run_id: RunId,
-    /// Ranks expected; 1..=65536.
+    /// Ranks expected; at least 1 and at most [`RANKS_MAX`].
     pub world_size: u32,
     /// Ranks it starts with at least, where the others ended or were refused first; 1..=`world_size`.
     pub min_ranks: u32,
@@ -116,8 +117,6 @@ pub enum ConfigError {
     },
 }
 
-/// Ranks of a run at the most.
-pub const RANKS_MAX: u32 = 65_536;
 /// The least patience: below it scheduling jitter looks like silence.
 pub const PATIENCE_MIN: Duration = Duration::from_millis(200);
 /// The most patience.

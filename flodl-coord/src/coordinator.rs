@@ -3,9 +3,9 @@
 use crate::config::{Config, ConfigError, Deadlines};
 use crate::context::Context;
 use crate::finishing::{Ending, Finishing};
-use crate::formation::{Formed, Forming};
+use crate::formation::{Formed, Forming, ManifestPart};
 use crate::members::Members;
-use crate::running::{Running, Step};
+use crate::running::{Running, Snapshot, Step};
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
 use flodl_elche::{Elche, Guard, NoGuard, Settings};
@@ -58,7 +58,7 @@ impl Coordinator {
             members: Members::default(),
             phase: Phase::Forming(Forming::default()),
             out: VecDeque::new(),
-            watch: Watch::new(now, deadlines.silence),
+            watch: Watch::new(now, deadlines),
             guard: Some(guard),
             stops: 0,
         })
@@ -87,7 +87,7 @@ impl Coordinator {
             return;
         }
         match input {
-            Input::HostConnected { session, host, rank_count } => self.host_connected(session, (host, rank_count), now),
+            Input::HostConnected { session, host, rank_count } => self.host_connected(session, host, rank_count, now),
             Input::HostLost { session, error } => self.host_lost(session, &error, now),
             Input::FromHost { session, report } => self.host_report(session, report, now),
             Input::FromRank { session, rank, incarnation, report } => {
@@ -111,31 +111,31 @@ impl Coordinator {
     }
 
     pub(crate) fn ctx(&mut self, now: Time) -> Context<'_> {
-        context((&self.config, self.deadlines), &mut self.members, &mut self.out, now)
+        context(&self.config, self.deadlines, &mut self.members, &mut self.out, now)
     }
 
     fn in_finishing(&mut self, now: Time, act: impl FnOnce(&mut Finishing, &mut Context<'_>)) {
         if let Phase::Finishing(finishing) = &mut self.phase {
             self.watch.moved(now);
-            let mut ctx = context((&self.config, self.deadlines), &mut self.members, &mut self.out, now);
+            let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
             act(finishing, &mut ctx);
         }
     }
 
     pub(crate) fn phase_report(&mut self, rank: Rank, report: Report, now: Time) -> Result<(), Breach> {
-        let mut ctx = context((&self.config, self.deadlines), &mut self.members, &mut self.out, now);
+        let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         match (&mut self.phase, report) {
             (Phase::Forming(forming), Report::Ready(ready)) => forming.ready(&mut ctx, rank, ready),
             (Phase::Forming(forming), Report::Manifest { part, parts, tensors }) => {
-                forming.manifest(&ctx, rank, (part, parts), tensors)
+                forming.manifest(&ctx, rank, ManifestPart { part, parts, tensors })
             }
             (Phase::Running(running), Report::WindowReport(report)) => running.window_report(&mut ctx, rank, &report),
             (Phase::Running(running), Report::SnapshotReady { round, steps, ranges }) => {
-                running.snapshot(&ctx, rank, (round, steps), &ranges)
+                running.snapshot(&ctx, rank, &Snapshot { round, steps, ranges })
             }
             (Phase::Running(running), Report::SyncAck(ack)) => running.acknowledged(rank, ack),
             (Phase::Finishing(finishing), Report::EvalResult { schedule, outcome }) => {
-                finishing.evaluated(&mut ctx, (rank, schedule), outcome);
+                finishing.evaluated(&mut ctx, rank, schedule, outcome);
                 Ok(())
             }
             (Phase::Finishing(finishing), Report::Finished { version, replica_digest }) => {
@@ -150,7 +150,7 @@ impl Coordinator {
     fn stop(&mut self, now: Time) {
         self.stops += 1;
         self.watch.moved(now);
-        let mut ctx = context((&self.config, self.deadlines), &mut self.members, &mut self.out, now);
+        let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         match &mut self.phase {
             Phase::Running(running) if self.stops == 1 => running.stop(&mut ctx),
             Phase::Finishing(_) if self.stops == 1 => {}
@@ -168,7 +168,7 @@ impl Coordinator {
 
     pub(crate) fn advance(&mut self, now: Time) {
         loop {
-            let mut ctx = context((&self.config, self.deadlines), &mut self.members, &mut self.out, now);
+            let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
             let hold = match &mut self.phase {
                 Phase::Ended => return,
                 Phase::Forming(forming) => match forming.advance(&mut ctx) {
@@ -242,7 +242,8 @@ impl Coordinator {
 
 /// The context out of a coordinator's parts, where its phase is borrowed beside it.
 pub(crate) fn context<'a>(
-    (config, deadlines): (&'a Config, Deadlines),
+    config: &'a Config,
+    deadlines: Deadlines,
     members: &'a mut Members,
     out: &'a mut VecDeque<Output>,
     now: Time,

@@ -81,7 +81,8 @@ impl Finishing {
     pub(crate) fn evaluated(
         &mut self,
         ctx: &mut Context<'_>,
-        (from, schedule): (Rank, u64),
+        from: Rank,
+        schedule: u64,
         outcome: Result<Evaluation, String>,
     ) {
         let Stage::Evaluating { rank, schedule: asked, tried, .. } = &self.stage else { return };
@@ -179,7 +180,7 @@ impl Finishing {
             Stage::Evaluating { rank, schedule, until, .. } if ctx.now >= *until => {
                 let (from, schedule) = (*rank, *schedule);
                 let within = ctx.deadlines.callback;
-                self.evaluated(ctx, (from, schedule), Err(format!("no answer within {within:?}")));
+                self.evaluated(ctx, from, schedule, Err(format!("no answer within {within:?}")));
                 Vec::new()
             }
             Stage::Saving { until } if ctx.now >= *until => {

@@ -35,6 +35,15 @@ struct Asked {
     tensors: Vec<TensorSpec>,
 }
 
+/// A part of a list of tensors.
+pub(crate) struct ManifestPart {
+    /// Which, from 0.
+    pub(crate) part: u32,
+    /// How many there are.
+    pub(crate) parts: u32,
+    pub(crate) tensors: Vec<TensorSpec>,
+}
+
 /// What the run trains, agreed on by all of its ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Agreed {
@@ -106,8 +115,7 @@ impl Forming {
         &mut self,
         ctx: &Context<'_>,
         rank: Rank,
-        (part, parts): (u32, u32),
-        tensors: Vec<TensorSpec>,
+        ManifestPart { part, parts, tensors }: ManifestPart,
     ) -> Result<(), Breach> {
         let Some(asked) = self.asked.get_mut(&rank) else { return Ok(()) };
         asked.tensors.extend(tensors);

@@ -151,7 +151,7 @@ mod tests {
         let host = HostId::from_name("a").expect("a name");
         let count = states.len() as u32;
         let link = HostLink { host, ranks: Vec::new(), seen: Time::ZERO };
-        members.admit(SessionId(1), link, (count, count)).expect("room");
+        members.admit(SessionId(1), link, count, count).expect("room");
         for (member, state) in members.iter_mut().zip(states) {
             member.state = state;
         }

@@ -20,16 +20,16 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn host_connected(&mut self, session: SessionId, (host, rank_count): (HostId, u32), now: Time) {
+    pub(crate) fn host_connected(&mut self, session: SessionId, host: HostId, rank_count: u32, now: Time) {
         self.watch.moved(now);
-        if let Err(why) = self.admit(session, (host, rank_count), now) {
+        if let Err(why) = self.admit(session, host, rank_count, now) {
             self.ctx(now).alert(why.clone());
             self.out.push_back(Output::ToHost { session, control: Control::Refused { why } });
             self.out.push_back(Output::CloseHost { session });
         }
     }
 
-    pub(crate) fn admit(&mut self, session: SessionId, (host, count): (HostId, u32), now: Time) -> Result<(), Reason> {
+    fn admit(&mut self, session: SessionId, host: HostId, count: u32, now: Time) -> Result<(), Reason> {
         let name = host.name();
         let world = self.config.world_size;
         if !matches!(self.phase, Phase::Forming(_)) {
@@ -46,7 +46,7 @@ impl Coordinator {
         }
         let link = HostLink { host, ranks: Vec::new(), seen: now };
         let taken = self.members.iter().count();
-        let Some(ids) = self.members.admit(session, link, (count, world)) else {
+        let Some(ids) = self.members.admit(session, link, count, world) else {
             let free = (world as usize).saturating_sub(taken);
             let advice = if free == 0 { String::new() } else { format!("start join with -n {free}, or ") };
             let text = format!(
@@ -85,25 +85,28 @@ impl Coordinator {
         let mine = |rank, incarnation| self.members.speaks_for(session, rank, incarnation);
         match report {
             HostReport::Heartbeat | HostReport::RankUp { .. } => {}
-            HostReport::Waiting { round, rank, chunk } => {
+            HostReport::Waiting { round, rank, chunk } if self.members.reached_through(session, rank) => {
                 if let Phase::Running(running) = &mut self.phase {
-                    running.fold_waits(round, (rank, chunk));
+                    running.fold_waits(round, rank, chunk);
                 }
             }
             HostReport::RankNotStarted { rank, incarnation, error } if mine(rank, incarnation) => {
                 self.lose(rank, Fate::NotStarted { error }, now);
             }
             HostReport::RankExited { rank, incarnation, status, last_lines } if mine(rank, incarnation) => {
-                self.rank_exited(rank, (status, last_lines), now);
+                self.rank_exited(rank, status, last_lines, now);
             }
             HostReport::RankLost { rank, incarnation, error } if mine(rank, incarnation) => {
                 self.rank_disconnected(rank, error, now);
             }
-            HostReport::RankNotStarted { .. } | HostReport::RankExited { .. } | HostReport::RankLost { .. } => {}
+            HostReport::Waiting { .. }
+            | HostReport::RankNotStarted { .. }
+            | HostReport::RankExited { .. }
+            | HostReport::RankLost { .. } => {}
         }
     }
 
-    pub(crate) fn rank_exited(&mut self, rank: Rank, (status, last_lines): (ExitStatus, String), now: Time) {
+    fn rank_exited(&mut self, rank: Rank, status: ExitStatus, last_lines: String, now: Time) {
         let finished = self.members.get(rank).is_some_and(|m| matches!(m.state, State::Leaving { finished: true }));
         let fate = if finished && status == ExitStatus::Code(0) {
             Fate::Finished
@@ -114,7 +117,7 @@ impl Coordinator {
     }
 
     /// The connection is gone; the exit status, which says more, may follow within the grace.
-    pub(crate) fn rank_disconnected(&mut self, rank: Rank, error: String, now: Time) {
+    fn rank_disconnected(&mut self, rank: Rank, error: String, now: Time) {
         let until = now.plus(self.deadlines.exit_grace);
         if let Some(member) = self.members.get_mut(rank)
             && member.doubt.is_none()

@@ -82,7 +82,7 @@ pub mod cli;
 #[cfg(feature = "shell")]
 pub mod shell;
 
-pub use config::{Config, ConfigError, Deadlines, PATIENCE_MAX, PATIENCE_MIN, RANKS_MAX, Slowing};
+pub use config::{Config, ConfigError, Deadlines, PATIENCE_MAX, PATIENCE_MIN, Slowing};
 pub use coordinator::Coordinator;
 pub use fate::{Breach, Fate};
 pub use gate::{Fire, Hold};

@@ -21,7 +21,7 @@ impl Coordinator {
         for (rank, fate) in self.overdue_members(now) {
             self.lose(rank, fate, now);
         }
-        let mut ctx = context((&self.config, self.deadlines), &mut self.members, &mut self.out, now);
+        let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         let late = match &mut self.phase {
             Phase::Forming(forming) => forming.overdue(&ctx),
             Phase::Finishing(finishing) => finishing.overdue(&mut ctx),
@@ -30,7 +30,7 @@ impl Coordinator {
         for (rank, fate) in late {
             self.expel(rank, fate, now);
         }
-        if self.watch.beat(now, self.deadlines.heartbeat) {
+        if self.watch.beat(now) {
             self.out.push_back(Output::Broadcast(Control::Heartbeat));
         }
         self.advance(now);
@@ -73,7 +73,7 @@ impl Coordinator {
         member.doubt = None;
         member.state = State::Gone(fate.clone());
         self.watch.moved(now);
-        let mut ctx = context((&self.config, self.deadlines), &mut self.members, &mut self.out, now);
+        let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         if fate.is_loss() {
             ctx.event(EventKind::Death { rank, incarnation }, Some(fate.reason(rank)));
         } else {

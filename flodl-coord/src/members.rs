@@ -93,7 +93,8 @@ impl Members {
         &mut self,
         session: SessionId,
         link: HostLink,
-        (count, world): (u32, u32),
+        count: u32,
+        world: u32,
     ) -> Option<Vec<(Rank, Incarnation)>> {
         let free = (0..world).map(Rank).filter(|rank| !self.by_rank.contains_key(rank));
         let ranks: Vec<Rank> = free.take(count as usize).collect();
@@ -162,6 +163,11 @@ impl Members {
         self.iter().any(|member| matches!(&member.state, State::Gone(fate) if fate.is_loss()))
     }
 
+    /// Whether that rank is one of `session`'s, in whatever life.
+    pub(crate) fn reached_through(&self, session: SessionId, rank: Rank) -> bool {
+        self.get(rank).is_some_and(|member| member.session == session)
+    }
+
     /// Whether `session` speaks for that life of that rank.
     pub(crate) fn speaks_for(&self, session: SessionId, rank: Rank, incarnation: Incarnation) -> bool {
         self.get(rank).is_some_and(|member| member.session == session && member.incarnation == incarnation)
@@ -180,10 +186,10 @@ mod tests {
     #[test]
     fn admission_gives_the_lowest_free_ids_and_never_half_a_host() {
         let mut members = Members::default();
-        let first = members.admit(SessionId(1), link("a"), (2, 3)).expect("room for two");
+        let first = members.admit(SessionId(1), link("a"), 2, 3).expect("room for two");
         assert_eq!(first, [(Rank(0), Incarnation(1)), (Rank(1), Incarnation(1))]);
-        assert_eq!(members.admit(SessionId(2), link("b"), (2, 3)), None);
-        let last = members.admit(SessionId(3), link("c"), (1, 3)).expect("room for one");
+        assert_eq!(members.admit(SessionId(2), link("b"), 2, 3), None);
+        let last = members.admit(SessionId(3), link("c"), 1, 3).expect("room for one");
         assert_eq!(last, [(Rank(2), Incarnation(1))]);
         assert!(members.speaks_for(SessionId(3), Rank(2), Incarnation(1)));
         assert!(!members.speaks_for(SessionId(1), Rank(2), Incarnation(1)));

@@ -53,7 +53,7 @@ pub enum Unfinished {
 
 impl OpenRound {
     /// Opens a round over everybody who can take part. Where no consensus exists yet, the lowest rank is its source.
-    pub(crate) fn open(id: Round, members: &Members, (consensus, now): (bool, Time)) -> OpenRound {
+    pub(crate) fn open(id: Round, members: &Members, consensus: bool, now: Time) -> OpenRound {
         let taking = members.iter().filter(|member| member.takes_part());
         let mut parts: BTreeMap<Rank, RoundPart> = taking
             .map(|member| {

@@ -58,6 +58,15 @@ pub(crate) struct Losses {
     pub(crate) count: u64,
 }
 
+/// What a rank says of its snapshot.
+pub(crate) struct Snapshot {
+    pub(crate) round: Round,
+    /// Optimizer steps in it since the last consensus.
+    pub(crate) steps: u64,
+    /// The positions trained in those steps.
+    pub(crate) ranges: Vec<Range>,
+}
+
 /// Where the run goes after an input.
 pub(crate) enum Step {
     /// Nowhere yet, and why.
@@ -117,12 +126,7 @@ impl Running {
             return Err(Breach::Idle { leased });
         }
         member.state = State::Active(Work::Reported { window: report.window, batches: report.batches });
-        let sample = WindowSample {
-            batches: report.batches,
-            first: report.first,
-            rest: report.rest,
-            data_wait: report.data_wait,
-        };
+        let sample = sample(report);
         self.scheduler.observe(id::slot(rank), sample);
         if report.loss_sum.is_finite() {
             self.losses.sum += report.loss_sum;
@@ -170,13 +174,8 @@ impl Running {
     }
 
     /// A rank has taken its snapshot.
-    pub(crate) fn snapshot(
-        &mut self,
-        ctx: &Context<'_>,
-        rank: Rank,
-        (round, steps): (Round, u64),
-        ranges: &[Range],
-    ) -> Result<(), Breach> {
+    pub(crate) fn snapshot(&mut self, ctx: &Context<'_>, rank: Rank, snapshot: &Snapshot) -> Result<(), Breach> {
+        let Snapshot { round, steps, ref ranges } = *snapshot;
         let Cycle::Round(open) = &mut self.cycle else { return Ok(()) };
         let Some(part) = open.parts.get_mut(&rank).filter(|part| open.id == round && part.steps.is_none()) else {
             return Ok(());
@@ -216,7 +215,7 @@ impl Running {
     }
 
     /// A host's fold waits for one rank: a stall report will name it.
-    pub(crate) fn fold_waits(&mut self, round: Round, (rank, chunk): (Rank, u32)) {
+    pub(crate) fn fold_waits(&mut self, round: Round, rank: Rank, chunk: u32) {
         if let Cycle::Round(open) = &mut self.cycle
             && open.id == round
         {
@@ -285,7 +284,7 @@ impl Running {
             Cycle::Window => match gate::ready(ctx.members, self.window, self.ledger.level()) {
                 Ok(_) => self.request_params(ctx),
                 Err(Hold::NobodyActive) => self.request_params(ctx),
-                Err(Hold::NothingMoved { available, outstanding }) => self.replan(ctx, available, outstanding),
+                Err(hold @ Hold::NothingMoved { available, .. }) => self.replan(ctx, available, &hold),
                 Err(hold) => Step::Hold(Reason::from(&hold)),
             },
         }
@@ -293,14 +292,13 @@ impl Running {
 
     /// Nobody trained. More samples: another window without a round. None left: the epoch is over (everything that
     /// was not committed is set aside), unless somebody still holds some.
-    fn replan(&mut self, ctx: &mut Context<'_>, available: u64, outstanding: u64) -> Step {
+    fn replan(&mut self, ctx: &mut Context<'_>, available: u64, hold: &Hold) -> Step {
         if available > 0 {
-            let why = Reason::from(&Hold::NothingMoved { available, outstanding });
-            ctx.event(EventKind::PlanChanged, Some(why));
+            ctx.event(EventKind::PlanChanged, Some(Reason::from(hold)));
             return self.plan_window(ctx);
         }
         if !self.ledger.epoch_is_complete() {
-            return Step::Hold(Reason::from(&Hold::NothingMoved { available, outstanding }));
+            return Step::Hold(Reason::from(hold));
         }
         if self.ledger.is_last_epoch() {
             return self.request_params(ctx);
@@ -318,7 +316,7 @@ impl Running {
 }
 
 fn open_round(ctx: &mut Context<'_>, id: Round, consensus: bool) -> OpenRound {
-    let round = OpenRound::open(id, ctx.members, (consensus, ctx.now));
+    let round = OpenRound::open(id, ctx.members, consensus, ctx.now);
     ctx.event(EventKind::RoundRequested { round: id }, None);
     let roster = round.roster(ctx.members);
     ctx.broadcast(Control::RequestParams { round: id, roster });
@@ -330,21 +328,23 @@ fn show(ranges: &[Range]) -> String {
     shown.join(", ")
 }
 
+/// What a window says of its rank's speed.
+fn sample(report: &WindowReport) -> WindowSample {
+    let WindowReport { batches, first, rest, data_wait, .. } = *report;
+    WindowSample { batches, first, rest, data_wait }
+}
+
 /// The figures of a rank's window, for the monitor.
 fn rank_window(rank: Rank, report: &WindowReport) -> RankWindow {
-    let batch_time = match report.batches {
-        0 => None,
-        1 => Some(report.first),
-        n => Some(report.rest / (n - 1)),
-    };
+    let sample = sample(report);
     RankWindow {
         rank,
         window: report.window,
         epoch: report.epoch,
         batches: report.batches,
         samples: report.samples,
-        batch_time,
-        fill: batch_time.map_or(report.first, |time| report.first.saturating_sub(time)),
+        batch_time: sample.batch(),
+        fill: sample.fill(),
         data_wait: report.data_wait,
         idle: report.idle,
         loss_sum: report.loss_sum,

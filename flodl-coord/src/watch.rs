@@ -1,5 +1,6 @@
 //! Notices that nothing moves, and when to give a sign of life.
 
+use crate::Deadlines;
 use core::time::Duration;
 use flodl_wire::Time;
 use flodl_wire::message::record::Reason;
@@ -16,8 +17,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(now: Time, silence: Duration) -> Watch {
-        let beat_every = silence / 10;
+    pub(crate) fn new(now: Time, deadlines: Deadlines) -> Watch {
+        let Deadlines { silence, heartbeat: beat_every, .. } = deadlines;
         Watch { moved: now, reported: now, beaten: now, silence, beat_every, last_brought_itself_down: false }
     }
 
@@ -39,9 +40,8 @@ impl Watch {
     }
 
     /// Whether a heartbeat is due.
-    pub(crate) fn beat(&mut self, now: Time, every: Duration) -> bool {
-        self.beat_every = every;
-        let due = now >= self.beaten.plus(every);
+    pub(crate) fn beat(&mut self, now: Time) -> bool {
+        let due = now >= self.beaten.plus(self.beat_every);
         if due {
             self.beaten = now;
         }
@@ -69,9 +69,13 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
+    fn watch() -> Watch {
+        Watch::new(Time::ZERO, Deadlines::from_patience(Duration::from_secs(10)))
+    }
+
     #[test]
     fn a_stall_is_reported_once_a_silence_with_the_reason_given() {
-        let mut watch = Watch::new(Time::ZERO, Duration::from_secs(10));
+        let mut watch = watch();
         let hold = || Reason::new("training", "waiting for the window of rank 3");
         assert_eq!(watch.stall(Time(9 * SECOND), hold()), None);
         let stall = watch.stall(Time(10 * SECOND), hold()).expect("a stall");
@@ -85,11 +89,10 @@ mod tests {
 
     #[test]
     fn heartbeats_are_due_at_their_interval() {
-        let mut watch = Watch::new(Time::ZERO, Duration::from_secs(10));
-        let every = Duration::from_secs(1);
-        assert!(!watch.beat(Time(SECOND - 1), every));
-        assert!(watch.beat(Time(SECOND), every));
-        assert!(!watch.beat(Time(SECOND + 1), every));
+        let mut watch = watch();
+        assert!(!watch.beat(Time(SECOND - 1)));
+        assert!(watch.beat(Time(SECOND)));
+        assert!(!watch.beat(Time(SECOND + 1)));
         assert_eq!(watch.next(), Time(2 * SECOND));
     }
 }

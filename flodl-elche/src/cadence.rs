@@ -58,6 +58,22 @@ pub struct WindowSample {
     pub data_wait: Duration,
 }
 
+impl WindowSample {
+    /// What one batch took: the mean of batches 2 to n, or the one there was; none without a batch.
+    pub fn batch(&self) -> Option<Duration> {
+        match self.batches {
+            0 => None,
+            1 => Some(self.first),
+            n => Some(self.rest / (n - 1)),
+        }
+    }
+
+    /// What the first batch took beyond that: filling pipelines, compiling, cold caches.
+    pub fn fill(&self) -> Duration {
+        self.first.saturating_sub(self.batch().unwrap_or_default())
+    }
+}
+
 /// What is known of a committed round. Lists hold those that reported, in any order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoundFeedback {

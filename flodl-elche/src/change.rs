@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::guard::Verdict;
 use crate::span::Slot;
+use crate::speed::ABSENT_MAX;
 
 /// One decision and why it was taken.
 #[derive(Clone, Debug, PartialEq)]
@@ -243,7 +244,9 @@ impl fmt::Display for Change {
             Self::Regime { slot, from, to } => {
                 write!(f, "{slot} now takes {} a batch instead of {}", Millis(*to), Millis(*from))
             }
-            Self::Forgotten { slot } => write!(f, "{slot} trained nothing for five windows, its speed is forgotten"),
+            Self::Forgotten { slot } => {
+                write!(f, "{slot} trained nothing for {ABSENT_MAX} windows, its speed is forgotten")
+            }
             Self::SampleRejected { slot, why } => write!(f, "the times reported by {slot} are ignored: {why}"),
             Self::FeedbackRejected { what, slot: None } => write!(f, "a figure of the round is ignored: {what}"),
             Self::FeedbackRejected { what, slot: Some(slot) } => {

@@ -17,7 +17,7 @@ const RUN: u32 = 3;
 /// How far off, relative to the estimate.
 const OFF: f64 = 0.25;
 /// So many windows without a sample, and the estimate is forgotten.
-const ABSENT_MAX: u32 = 5;
+pub(crate) const ABSENT_MAX: u32 = 5;
 /// A batch is not shorter than this; what says so was not measured.
 const BATCH_MIN: Duration = Duration::from_nanos(100);
 /// A batch is not longer than this; what says so is a stopped machine or a broken clock.
@@ -117,18 +117,14 @@ impl Speed {
 
 /// A window's seconds a batch, and its fill.
 fn split_sample(sample: WindowSample) -> Result<(f64, f64), Rejected> {
-    let batch = match sample.batches {
-        0 => return Err(Rejected::NoBatches),
-        1 => sample.first,
-        n => sample.rest / (n - 1),
-    };
+    let batch = sample.batch().ok_or(Rejected::NoBatches)?;
     if batch < BATCH_MIN || sample.first < BATCH_MIN {
         return Err(Rejected::TooShort { batch: batch.min(sample.first) });
     }
     if batch > BATCH_MAX || sample.first > BATCH_MAX {
         return Err(Rejected::TooLong { batch: batch.max(sample.first) });
     }
-    Ok((batch.as_secs_f64(), sample.first.saturating_sub(batch).as_secs_f64()))
+    Ok((batch.as_secs_f64(), sample.fill().as_secs_f64()))
 }
 
 /// The last few values of something, and their median.

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use core::time::Duration;
 use flodl_elche::Mode;
+use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::{HostId, Rank};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -149,7 +150,7 @@ pub(crate) struct HostName {
 }
 
 fn ranks() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(crate::RANKS_MAX))
+    clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX))
 }
 
 fn host(text: &str) -> Result<HostName, String> {

@@ -2,6 +2,7 @@
 
 use crate::Input;
 use flodl_wire::codec::DecodeError;
+use flodl_wire::message::HostReport;
 use flodl_wire::{Frame, Incarnation, Kind, Rank, SessionId, Stream};
 
 /// A frame that a control connection has no business sending: the connection is closed.
@@ -27,10 +28,17 @@ pub(crate) fn input(session: SessionId, frame: &Frame) -> Result<Input, EdgeErro
     }
 }
 
-/// The rank that an input speaks for.
+/// The rank that an input speaks for, with its life. (Whom a fold waits for is named without one: that is the core's to check.)
 pub(crate) fn speaker(input: &Input) -> Option<(Rank, Incarnation)> {
     match input {
         Input::FromRank { rank, incarnation, .. } => Some((*rank, *incarnation)),
+        Input::FromHost { report, .. } => match report {
+            HostReport::RankUp { rank, incarnation, .. }
+            | HostReport::RankExited { rank, incarnation, .. }
+            | HostReport::RankNotStarted { rank, incarnation, .. }
+            | HostReport::RankLost { rank, incarnation, .. } => Some((*rank, *incarnation)),
+            HostReport::Waiting { .. } | HostReport::Heartbeat => None,
+        },
         _ => None,
     }
 }
@@ -38,7 +46,7 @@ pub(crate) fn speaker(input: &Input) -> Option<(Rank, Incarnation)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flodl_wire::message::{Control, HostReport, Report};
+    use flodl_wire::message::{Control, Report};
 
     const SESSION: SessionId = SessionId(3);
 
@@ -51,6 +59,9 @@ mod tests {
         let got = input(SESSION, &frame).expect("is right");
         assert_eq!(got, Input::FromHost { session: SESSION, report: HostReport::Heartbeat });
         assert_eq!(speaker(&got), None);
+        let up = HostReport::RankUp { rank: Rank(7), incarnation: Incarnation(2), pid: 1 };
+        let got = input(SESSION, &Frame::host_report(&up).expect("fits")).expect("is right");
+        assert_eq!(speaker(&got), Some((Rank(7), Incarnation(2))));
     }
 
     #[test]
