@@ -130,23 +130,24 @@ impl Routes {
         self.ranks.remove(&rank);
     }
 
-    /// Whether somebody who says this may connect now. A data connection may: its rank may have sent the last message of
-    /// the control connection's handshake, and this side may not have read it yet. [`Routes::connect`] is where they meet.
+    /// Which life of which rank it is that says this, where it may connect now. A data connection may: its rank may have
+    /// sent the last message of the control connection's handshake, and this side may not have read it yet.
+    /// [`Routes::connect`] is where they meet.
     ///
     /// # Errors
     ///
     /// [`NotAdmitted`], whose text is for the other side.
-    pub fn decide(&self, hello: &Hello) -> Result<(), NotAdmitted> {
-        match hello.role {
-            Role::Rank { rank, incarnation } => {
-                let peer = Peer { rank, incarnation, channel: hello.channel, session: hello.session };
-                match self.check(&peer) {
-                    Err(NotAdmitted::Session { .. }) if self.control(rank).is_none() => Ok(()),
-                    decided => decided,
-                }
-            }
-            Role::Relay { .. } => Err(NotAdmitted::Role { role: "relay" }),
+    pub fn decide(&self, hello: &Hello) -> Result<(Rank, Incarnation), NotAdmitted> {
+        let (rank, incarnation) = match hello.role {
+            Role::Rank { rank, incarnation } => (rank, incarnation),
+            Role::Relay { .. } => return Err(NotAdmitted::Role { role: "relay" }),
+        };
+        let peer = Peer { rank, incarnation, channel: hello.channel, session: hello.session };
+        match self.check(&peer) {
+            Err(NotAdmitted::Session { .. }) if self.control(rank).is_none() => {}
+            decided => decided?,
         }
+        Ok((rank, incarnation))
     }
 
     fn check(&self, peer: &Peer) -> Result<(), NotAdmitted> {
@@ -320,9 +321,10 @@ mod tests {
             let refusal = routes.decide(&hello).unwrap_err().to_string();
             assert!(refusal.starts_with(said) || refusal.contains(said), "{refusal}");
         }
-        assert_eq!(routes.decide(&hello(4, 2, Channel::Control, 0)), Ok(()));
-        assert_eq!(routes.decide(&hello(3, 2, Channel::Data, 9)), Ok(()));
-        assert_eq!(routes.decide(&hello(4, 2, Channel::Data, 9)), Ok(()), "its control connection may be on its way");
+        assert_eq!(routes.decide(&hello(4, 2, Channel::Control, 0)), Ok((Rank(4), LIFE)));
+        assert_eq!(routes.decide(&hello(3, 2, Channel::Data, 9)), Ok((Rank(3), LIFE)));
+        let early = routes.decide(&hello(4, 2, Channel::Data, 9));
+        assert_eq!(early, Ok((Rank(4), LIFE)), "its control connection may be on its way");
     }
 
     #[test]

@@ -149,6 +149,8 @@ impl Agent {
             living: Mutex::new(Living { groups: BTreeMap::new(), closed: false }),
             fewer: Condvar::new(),
         });
+        // As long as the one admission of this host, whose length the wire bounds: a limit that made the relay's task wait
+        // here could wait for a spawner that waits for that task to take its events.
         let (launches, queue) = mpsc::channel::<Launch>();
         let spawner = thread::Builder::new().name("flodl-spawner".to_owned()).spawn({
             let shared = Arc::clone(&shared);

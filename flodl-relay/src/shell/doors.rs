@@ -52,8 +52,7 @@ impl Admission for Doors {
             return Err(format!("this is host {}, you are on host {}", self.host.name(), hello.host_id.name()));
         }
         let routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        routes.decide(hello).map_err(|refused| refused.to_string())?;
-        let Role::Rank { rank, incarnation } = hello.role else { return Err("only ranks connect here".to_owned()) };
+        let (rank, incarnation) = routes.decide(hello).map_err(|refused| refused.to_string())?;
         let key = PeerKey::Rank(self.host_key.rank_key(rank, incarnation));
         let session = match hello.channel {
             Channel::Control => SessionId(self.sessions.fetch_add(1, Ordering::Relaxed) + 1),

@@ -5,7 +5,7 @@ use super::doors::{Arrival, Doors};
 use super::folding::{self, Command};
 use super::link::{DataReader, DataWriter};
 use super::socket::Socket;
-use super::wires::Wires;
+use super::wires::{Wires, write_control};
 use super::{RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
 use crate::limits;
@@ -16,12 +16,12 @@ use async_io::Timer;
 use core::time::Duration;
 use flodl_wire::frame::Frame;
 use flodl_wire::handshake::Channel;
-use flodl_wire::io::{FrameReader, FrameWriter, SendError};
+use flodl_wire::io::FrameReader;
 use flodl_wire::message::Data;
 use flodl_wire::secret::RankKeys;
 use flodl_wire::{Incarnation, Rank};
 use futures_lite::future;
-use futures_lite::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use futures_lite::io::{AsyncRead, AsyncWrite, ReadHalf};
 use smol::Executor;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -84,7 +84,7 @@ where
     let (reader, writer) = upstream.control.split();
     let (up, frames) = async_channel::bounded(limits::CONTROL_FRAMES);
     executor.spawn(read_upstream(reader, inputs.clone())).detach();
-    let farewell = executor.spawn(write_upstream(writer, frames));
+    let farewell = executor.spawn(write_control(writer, frames));
 
     let (data_reader, data_writer) = upstream.data.split();
     let (sums_up, sums) = async_channel::bounded(limits::CHUNKS);
@@ -318,20 +318,6 @@ async fn read_upstream<S: AsyncRead + Unpin>(mut reader: FrameReader<ReadHalf<S>
         }
     };
     lost(&inputs, why).await;
-}
-
-async fn write_upstream<S: AsyncWrite + Unpin>(
-    mut writer: FrameWriter<WriteHalf<S>>,
-    frames: Receiver<Frame>,
-) -> Result<(), SendError> {
-    while let Ok(frame) = frames.recv().await {
-        writer.send(&frame).await?;
-        while let Ok(frame) = frames.try_recv() {
-            writer.send(&frame).await?;
-        }
-        writer.flush().await?;
-    }
-    writer.close().await
 }
 
 async fn send_sums<S>(writer: DataWriter<S>, sums: Receiver<Data>, inputs: Sender<Input>)

@@ -12,6 +12,7 @@ use flodl_wire::handshake::Channel;
 use flodl_wire::io::{FrameReader, FrameWriter, SendError};
 use flodl_wire::message::Data;
 use flodl_wire::message::data::Chunk;
+use futures_lite::io::AsyncWrite;
 use smol::net::unix::UnixStream;
 use smol::{Executor, Task};
 use std::net::Shutdown;
@@ -51,7 +52,7 @@ impl Wires {
             Channel::Data => {
                 let (outlet, chunks) = result_queue();
                 let (sender, data) = async_channel::bounded(limits::CHUNKS);
-                let reader = executor.spawn(read_data(reader, peer, sender, (connection, events)));
+                let reader = executor.spawn(read_data(reader, connection, peer, sender, events));
                 let writer = executor.spawn(write_data(writer, peer, chunks));
                 (Wires { reader, writer, outlet: Outlet::Data(outlet), stream }, Some(data))
             }
@@ -108,9 +109,10 @@ async fn read_control(mut reader: FrameReader<UnixStream>, connection: Connectio
 
 async fn read_data(
     mut reader: FrameReader<UnixStream>,
+    connection: Connection,
     peer: Peer,
     data: Sender<Data>,
-    (connection, events): (Connection, Sender<Input>),
+    events: Sender<Input>,
 ) {
     let why = loop {
         let message = match reader.next().await {
@@ -139,7 +141,11 @@ async fn ended(connection: Connection, why: String, events: &Sender<Input>) {
     }
 }
 
-async fn write_control(mut writer: FrameWriter<UnixStream>, frames: Receiver<Frame>) -> Result<(), SendError> {
+/// Writes control frames, those that wait together, until nobody has one any more; then closes the connection.
+pub(super) async fn write_control<W: AsyncWrite + Unpin>(
+    mut writer: FrameWriter<W>,
+    frames: Receiver<Frame>,
+) -> Result<(), SendError> {
     while let Ok(frame) = frames.recv().await {
         writer.send(&frame).await?;
         while let Ok(frame) = frames.try_recv() {
