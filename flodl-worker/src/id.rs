@@ -4,26 +4,22 @@ use flodl_elche::Span;
 use flodl_wire::Range;
 
 /// A range of the wire as a span. A hostile range whose end lies before its start becomes an empty span.
-#[must_use]
-pub fn span(range: Range) -> Span {
+pub(crate) fn span(range: Range) -> Span {
     Span::new(range.start, range.end.max(range.start))
 }
 
 /// A span as a range of the wire.
-#[must_use]
-pub fn range(span: Span) -> Range {
+pub(crate) fn range(span: Span) -> Range {
     Range { start: span.start, end: span.end }
 }
 
 /// [`range`] of each.
-#[must_use]
-pub fn ranges(spans: &[Span]) -> Vec<Range> {
+pub(crate) fn ranges(spans: &[Span]) -> Vec<Range> {
     spans.iter().copied().map(range).collect()
 }
 
 /// [`span`] of each.
-#[must_use]
-pub fn spans(ranges: &[Range]) -> Vec<Span> {
+pub(crate) fn spans(ranges: &[Range]) -> Vec<Span> {
     ranges.iter().copied().map(span).collect()
 }
 

@@ -31,7 +31,7 @@
 pub mod checkpoint;
 pub mod dataset;
 #[cfg(feature = "cpu")]
-pub mod id;
+mod id;
 pub mod loader;
 #[cfg(feature = "cpu")]
 pub mod reduce;

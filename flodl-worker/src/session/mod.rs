@@ -319,6 +319,9 @@ impl Session {
             }
             Control::ExecuteEval { schedule } => {
                 self.admitted_run("ExecuteEval")?;
+                if self.evaluations.len() >= BACKLOG_MAX {
+                    return Err(Violation::TooMany { limit: BACKLOG_MAX }.into());
+                }
                 self.evaluations.push_back(schedule);
             }
             Control::Shutdown => self.end(End::Finished { version: self.ledger.consensus }, now),
