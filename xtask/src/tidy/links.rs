@@ -1,9 +1,10 @@
-//! Whether the links between documents lead anywhere.
+//! Whether the links between documents, and the paths they name, lead anywhere.
 
-use super::Violation;
 use super::tree::Tree;
+use super::{CRATES, Violation};
 
-/// Checks the relative links of every Markdown file; what is outside the repository is not asked for.
+/// Checks the relative links of every Markdown file, and the paths from the root that it names as code; what is outside
+/// the repository is not asked for.
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.with_extension(&["md"]) {
@@ -22,6 +23,10 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
                     found.push(Violation::new(path, index + 1, what, "correct the path"));
                 }
             }
+            for named in named_paths(line).filter(|named| !tree.holds(named.trim_end_matches('/'))) {
+                let what = format!("there is no `{named}`");
+                found.push(Violation::new(path, index + 1, what, "correct the path"));
+            }
         }
     }
     found
@@ -30,6 +35,16 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
 /// The targets of a line's links, `[text](target)`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+}
+
+/// What of a line's code is a path into a crate or into the documents.
+fn named_paths(line: &str) -> impl Iterator<Item = &str> {
+    let begins = |code: &&str| {
+        let (first, _) = code.split_once('/').unwrap_or_default();
+        CRATES.contains(&first) || first == "docs" || first == "xtask"
+    };
+    let is_plain = |code: &&str| code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    line.split('`').skip(1).step_by(2).filter(begins).filter(is_plain)
 }
 
 fn leads_somewhere(tree: &Tree, folder: &str, target: &str) -> bool {
@@ -64,6 +79,8 @@ mod tests {
             ("    [a](gone.md)", 0),
             ("```\n[a](gone.md)\n```\n[b](gone.md)", 1),
             ("no link (gone.md)", 0),
+            ("`docs/page.md`, `docs/`, `flodl run` and `target/x`", 0),
+            ("`docs/gone.md` and `flodl-wire/src/gone/`, not `flodl-*/clippy.toml`", 2),
         ];
         for (text, count) in cases {
             let tree = Tree::of(&[
