@@ -85,7 +85,7 @@ impl Running {
         let unequal = open.other_digests(folded.digest);
         let able = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| member.takes_part());
         let holds = |rank: &Rank, part: &RoundPart| match outcome {
-            RoundOutcome::Committed { .. } => part.whole().is_some() && !unequal.contains(rank),
+            RoundOutcome::Committed { .. } => part.received().is_some() && !unequal.contains(rank),
             RoundOutcome::Nothing => part.part == Part::Contribute && given_back(&settled, *rank) == 0,
         };
         let holding = open.parts.iter().filter(|(rank, part)| able(rank) && holds(rank, part));
@@ -105,7 +105,7 @@ impl Running {
             part.part == Part::Source && open.part_folded(folded, *rank) == FoldedPart::Whole
         };
         let helped = |(rank, part): (&Rank, &RoundPart)| {
-            part.whole().is_some() && (part.part == Part::Receive || given_back(settled, *rank) > 0)
+            part.received().is_some() && (part.part == Part::Receive || given_back(settled, *rank) > 0)
         };
         match self.consensus {
             None if open.parts.iter().any(sourced) => RoundOutcome::Committed { version: Version(0) },
@@ -160,7 +160,7 @@ impl Running {
         };
         ctx.event(kind, None);
         let losses = std::mem::take(&mut self.losses);
-        let divergence = |(&rank, part): (&Rank, &RoundPart)| Some((rank, part.ack?.divergence?));
+        let divergence = |(&rank, part): (&Rank, &RoundPart)| Some((rank, part.received()?.divergence?));
         let root = RootRound {
             round,
             window: self.window,
@@ -179,18 +179,19 @@ impl Running {
             return;
         }
         let alive = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| !member.is_gone());
-        let acks = || open.parts.iter().filter(|(rank, _)| alive(rank)).filter_map(|(&r, p)| Some((r, p, p.ack?)));
-        let steps = |steps: Option<u64>| u32::try_from(steps.unwrap_or(0)).unwrap_or(u32::MAX);
-        let whole =
-            open.parts.iter().filter(|(rank, _)| alive(rank)).filter_map(|(&rank, part)| Some((rank, part.whole()?)));
-        let norms = whole.map(|(rank, ack)| (id::slot(rank), Norms { pre: ack.pre_norm, post: ack.post_norm }));
+        let parts = || open.parts.iter().filter(|(rank, _)| alive(rank)).map(|(&rank, part)| (id::slot(rank), part));
+        let acks = || parts().filter_map(|(slot, part)| Some((slot, part.ack?)));
+        let received = || parts().filter_map(|(slot, part)| Some((slot, part.received()?)));
+        let steps = |part: &RoundPart| u32::try_from(part.steps.unwrap_or(0)).unwrap_or(u32::MAX);
         let feedback = RoundFeedback {
             window_wall: ctx.now.since(self.window_began),
             reduce: ctx.now.since(open.requested),
-            waits: acks().map(|(rank, _, ack)| (id::slot(rank), ack.waited)).collect(),
-            divergence: acks().filter_map(|(rank, _, ack)| Some((id::slot(rank), ack.divergence?))).collect(),
-            steps: acks().map(|(rank, part, _)| (id::slot(rank), steps(part.steps))).collect(),
-            norms: norms.collect(),
+            waits: acks().map(|(slot, ack)| (slot, ack.waited)).collect(),
+            divergence: received().filter_map(|(slot, received)| Some((slot, received.divergence?))).collect(),
+            steps: parts().filter(|(_, part)| part.ack.is_some()).map(|(slot, part)| (slot, steps(part))).collect(),
+            norms: received()
+                .map(|(slot, received)| (slot, Norms { pre: received.pre_norm, post: received.post_norm }))
+                .collect(),
         };
         for change in self.scheduler.round_done(&feedback) {
             ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));

@@ -5,7 +5,7 @@ use crate::members::{Members, State};
 use core::fmt;
 use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, SyncOutcome};
+use flodl_wire::message::report::{Folded, FoldedPart, Received, SyncAck};
 use flodl_wire::{Incarnation, Rank, Round, Time};
 use std::collections::BTreeMap;
 
@@ -108,15 +108,15 @@ impl OpenRound {
 
     /// Ranks that reported another digest of the result than the root's.
     pub(crate) fn other_digests(&self, digest: u64) -> Vec<Rank> {
-        let differs = |part: &RoundPart| part.whole().is_some_and(|ack| ack.consensus_digest != digest);
+        let differs = |part: &RoundPart| part.received().is_some_and(|received| received.digest != digest);
         self.parts.iter().filter(|(_, part)| differs(part)).map(|(&rank, _)| rank).collect()
     }
 }
 
 impl RoundPart {
-    /// Its answer, where it has the whole result.
-    pub(crate) fn whole(&self) -> Option<&SyncAck> {
-        self.ack.as_ref().filter(|ack| ack.outcome == SyncOutcome::Whole)
+    /// What it received, where it has the whole result.
+    pub(crate) fn received(&self) -> Option<&Received> {
+        self.ack.as_ref()?.received()
     }
 }
 

@@ -266,7 +266,7 @@ fn the_final_consensus_is_held_by_somebody() {
 #[test]
 fn a_stall_names_who_is_waited_for_in_every_phase() {
     type Act = fn(&mut Script);
-    let cases: [(&str, Act); 7] = [
+    let cases: [(&str, Act); 8] = [
         ("waiting for the window of rank 1 (at most 3 batches)", |script| {
             script.report(0, 1);
         }),
@@ -280,6 +280,11 @@ fn a_stall_names_who_is_waited_for_in_every_phase() {
             to_fold(script);
             let report = HostReport::Waiting { round: Round(1), rank: Rank(1), chunk: 5 };
             script.take(Input::FromHost { session: SessionId(1), report });
+        }),
+        ("every snapshot is taken, the fold is not done", |script| {
+            to_fold(script);
+            let anothers = HostReport::Waiting { round: Round(1), rank: Rank(0), chunk: 5 };
+            script.take(Input::FromHost { session: SessionId(1), report: anothers });
         }),
         ("waiting for the acknowledgement of rank 1", |script| {
             to_fold(script);

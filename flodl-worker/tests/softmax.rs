@@ -9,7 +9,7 @@ mod model;
 use common::{Conductor, Seat, counted, windows};
 use flodl_wire::message::control::Next;
 use flodl_wire::message::join::TrainerSettings;
-use flodl_wire::message::report::SyncOutcome;
+use flodl_wire::message::report::Received;
 use flodl_wire::{Incarnation, Rank, Time, Version};
 use flodl_worker::dataset::Dataset;
 use flodl_worker::loader::idx::LabelledImages;
@@ -44,12 +44,13 @@ fn accuracy(batches: &[u64], epochs: u64, limit: usize) -> f64 {
             let last = epoch + 1 == epochs && place + 1 == epoch_windows.len();
             let result = conductor.step(epoch, leases, if last { Next::Final } else { Next::Window });
             trained.extend(&result.ranges);
-            let digest = result.acks[0].consensus_digest;
-            for (ack, report) in result.acks.iter().zip(&result.reports) {
-                assert_eq!((ack.outcome, ack.consensus_digest), (SyncOutcome::Whole, digest));
+            let received: Vec<Received> = result.acks.iter().filter_map(|ack| ack.received().copied()).collect();
+            assert_eq!(received.len(), result.acks.len());
+            for (ack, report) in received.iter().zip(&result.reports) {
+                assert_eq!(ack.digest, received[0].digest);
                 assert_eq!(report.replica_digest.map(|(version, _)| version), Some(version));
             }
-            let found: Vec<f64> = result.acks.iter().filter_map(|ack| ack.divergence).collect();
+            let found: Vec<f64> = received.iter().filter_map(|received| received.divergence).collect();
             for (ack, expect) in found.iter().zip(&result.divergence) {
                 assert!((ack - expect).abs() < 1e-4, "{ack} {expect}");
             }

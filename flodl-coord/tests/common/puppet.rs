@@ -5,7 +5,7 @@ use flodl_coord::Input;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
-use flodl_wire::message::report::{Evaluation, ExitStatus, SyncAck, SyncOutcome, WindowReport};
+use flodl_wire::message::report::{Evaluation, ExitStatus, Received, SyncAck, SyncOutcome, WindowReport};
 use flodl_wire::message::{Control, Report};
 use flodl_wire::{Epoch, Range, Rank, Round, SessionId, Time, Version, WindowId};
 use std::time::Duration;
@@ -80,14 +80,15 @@ pub(crate) fn ready(samples: u64) -> Report {
 pub(crate) fn ack(round: Round) -> SyncAck {
     SyncAck {
         round,
-        outcome: SyncOutcome::Whole,
-        consensus_digest: DIGEST,
-        divergence: Some(0.01),
-        pre_norm: 1.0,
-        post_norm: 1.0,
+        outcome: SyncOutcome::Whole(received(DIGEST)),
         waited: Duration::from_millis(2),
         copied: Duration::from_millis(1),
     }
+}
+
+/// A whole result of that digest.
+pub(crate) fn received(digest: u64) -> Received {
+    Received { digest, divergence: Some(0.01), pre_norm: 1.0, post_norm: 1.0 }
 }
 
 impl World {

@@ -1,7 +1,7 @@
 //! The root reducer: it has a round's result when everybody on the roster has contributed or is declared dead.
 
 use super::oracle::Outcome;
-use super::puppet::{Since, ack};
+use super::puppet::{Since, ack, received};
 use super::{DIGEST, Event, LIFE, MS, World};
 use flodl_coord::Input;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
@@ -119,11 +119,10 @@ impl World {
         let mut answer = ack(round);
         if self.happens(self.scenario.odds.incomplete) {
             answer.outcome = SyncOutcome::Incomplete { from_chunk: 0 };
-            answer.consensus_digest = 0;
         } else if self.happens(self.scenario.odds.digest) {
-            answer.consensus_digest = 1;
+            answer.outcome = SyncOutcome::Whole(received(1));
         }
-        self.puppet(rank).has_result = answer.consensus_digest == DIGEST;
+        self.puppet(rank).has_result = answer.received().is_some_and(|received| received.digest == DIGEST);
         let way = self.way();
         self.say(way, rank, Report::SyncAck(answer));
     }

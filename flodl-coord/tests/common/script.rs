@@ -3,6 +3,7 @@
 use super::puppet::{ack, ready, tensors};
 use super::{DIGEST, LIFE, MS, config, scenario};
 use flodl_coord::{Coordinator, Input, Output};
+use flodl_elche::{Guard, NoGuard};
 use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind};
 use flodl_wire::message::report::{ExitStatus, Folded, FoldedPart, WindowReport};
@@ -33,7 +34,12 @@ fn empty_plan() -> WindowPlan {
 impl Script {
     /// Ready, with round 0 open.
     pub(crate) fn formed() -> Script {
-        let coordinator = Coordinator::new(config(&scenario(&[8, 20])), Time::ZERO).expect("valid");
+        Script::guarded(Box::new(NoGuard))
+    }
+
+    /// The same, under that guard.
+    pub(crate) fn guarded(guard: Box<dyn Guard>) -> Script {
+        let coordinator = Coordinator::with_guard(config(&scenario(&[8, 20])), guard, Time::ZERO).expect("valid");
         let windows = [empty_plan(), empty_plan()];
         let mut script = Script { coordinator, now: Time::ZERO, windows, outputs: Vec::new() };
         for rank in [0, 1] {
@@ -49,11 +55,16 @@ impl Script {
     /// In its first window.
     pub(crate) fn training() -> Script {
         let mut script = Script::formed();
-        script.snapshot(0, 0, &[]);
-        script.snapshot(1, 0, &[]);
-        script.folded(0, [FoldedPart::Whole, FoldedPart::None]);
-        script.acks(0);
+        script.spread();
         script
+    }
+
+    /// Ends round 0.
+    pub(crate) fn spread(&mut self) {
+        self.snapshot(0, 0, &[]);
+        self.snapshot(1, 0, &[]);
+        self.folded(0, [FoldedPart::Whole, FoldedPart::None]);
+        self.acks(0);
     }
 
     /// With round 1 open, both ranks having trained one batch.

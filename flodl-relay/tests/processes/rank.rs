@@ -6,7 +6,7 @@ use flodl_wire::handshake::{Channel, Hello, Role};
 use flodl_wire::io::{FrameReader, FrameWriter, connect};
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
-use flodl_wire::message::report::{SyncAck, SyncOutcome};
+use flodl_wire::message::report::{Received, SyncAck, SyncOutcome};
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::secret::{DialKeys, RankKeys};
 use flodl_wire::{HostId, Incarnation, Rank, Round, RunId, SessionId, Version};
@@ -127,15 +127,8 @@ impl Worker {
                 other => panic!("chunk {index} of {round} was awaited, not {other:?}"),
             }
         }
-        SyncAck {
-            round,
-            outcome: SyncOutcome::Whole,
-            consensus_digest: digest.finish(),
-            divergence: None,
-            pre_norm: 0.0,
-            post_norm: 0.0,
-            waited: Duration::ZERO,
-            copied: Duration::ZERO,
-        }
+        let received = Received { digest: digest.finish(), divergence: None, pre_norm: 0.0, post_norm: 0.0 };
+        let outcome = SyncOutcome::Whole(received);
+        SyncAck { round, outcome, waited: Duration::ZERO, copied: Duration::ZERO }
     }
 }

@@ -13,7 +13,7 @@ use flodl_wire::io::{Duplex, FrameReader, FrameWriter, Link, accept, connect, du
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::join::{Admit, LayoutSizes, RunConfig};
 use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{ExitStatus, Folded, FoldedPart, SyncAck};
+use flodl_wire::message::report::{ExitStatus, Folded, FoldedPart};
 use flodl_wire::message::{Control, HostReport, Report};
 use flodl_wire::secret::{DialKeys, GateKey, Secret};
 use flodl_wire::{HostId, Incarnation, Rank, Round, RunId, SessionId, Version};
@@ -189,8 +189,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
     async fn acks(&mut self, ranks: usize, digest: u64) {
         let mut acks = Vec::new();
         self.hear("every rank's answer", |said| {
-            if let Said::Rank(_, Report::SyncAck(SyncAck { consensus_digest, .. })) = said {
-                acks.push(*consensus_digest);
+            if let Said::Rank(_, Report::SyncAck(ack)) = said {
+                acks.push(ack.received().unwrap().digest);
             }
             (acks.len() == ranks).then_some(())
         })

@@ -108,25 +108,41 @@ pub struct SyncAck {
     pub round: Round,
     /// Whether the whole result is here.
     pub outcome: SyncOutcome,
-    /// xxh3 over the received result's chunks in order (0 where incomplete).
-    pub consensus_digest: u64,
-    /// |theta - average| / |average|; `None` for a rank that contributed nothing.
-    pub divergence: Option<f64>,
-    /// |theta| at the snapshot.
-    pub pre_norm: f64,
-    /// |average|.
-    pub post_norm: f64,
     /// From the end of its window to the round's `RequestParams`.
     pub waited: Duration,
     /// Spent copying and sending its contribution.
     pub copied: Duration,
 }
 
+impl SyncAck {
+    /// What was received, where it is whole.
+    #[must_use]
+    pub fn received(&self) -> Option<&Received> {
+        match &self.outcome {
+            SyncOutcome::Whole(received) => Some(received),
+            SyncOutcome::Incomplete { .. } => None,
+        }
+    }
+}
+
+/// A whole result, as a rank measured it while it came in. Norms are over the parameters.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Received {
+    /// xxh3 over its chunks in order.
+    pub digest: u64,
+    /// |theta - average| / |average|; `None` for a rank that contributed nothing.
+    pub divergence: Option<f64>,
+    /// |theta| at the snapshot.
+    pub pre_norm: f64,
+    /// |average|.
+    pub post_norm: f64,
+}
+
 /// Whether a rank received a round's whole result.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SyncOutcome {
     /// Yes.
-    Whole,
+    Whole(Received),
     /// No; it becomes a joiner.
     Incomplete {
         /// The first chunk that is missing.

@@ -7,7 +7,7 @@ use flodl_wire::message::join::{
     Admit, DatasetInfo, Dtype, Emulation, LayoutSizes, Ready, RunConfig, Section, TensorSpec, TrainerSettings,
 };
 use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{Evaluation, ExitStatus, SyncAck, SyncOutcome, WindowReport};
+use flodl_wire::message::report::{Evaluation, ExitStatus, Received, SyncAck, SyncOutcome, WindowReport};
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
 
@@ -151,17 +151,13 @@ fn ready() -> Ready {
     }
 }
 
-fn sync_ack(outcome: SyncOutcome, divergence: Option<f64>) -> Report {
-    Report::SyncAck(SyncAck {
-        round: Round(5),
-        outcome,
-        consensus_digest: 0x1122_3344_5566_7788,
-        divergence,
-        pre_norm: 12.5,
-        post_norm: 12.25,
-        waited: Duration::from_micros(40),
-        copied: Duration::from_micros(50),
-    })
+fn sync_ack(outcome: SyncOutcome) -> Report {
+    let (waited, copied) = (Duration::from_micros(40), Duration::from_micros(50));
+    Report::SyncAck(SyncAck { round: Round(5), outcome, waited, copied })
+}
+
+fn received() -> Received {
+    Received { digest: 0x1122_3344_5566_7788, divergence: Some(0.015625), pre_norm: 12.5, post_norm: 12.25 }
 }
 
 pub fn reports() -> Vec<Report> {
@@ -173,8 +169,8 @@ pub fn reports() -> Vec<Report> {
         Report::WindowReport(Box::default()),
         Report::Progress { window: WindowId(12), batches: 7, samples: 448 },
         Report::SnapshotReady { round: Round(5), steps: 40, ranges: vec![Range { start: 0, end: 2560 }] },
-        sync_ack(SyncOutcome::Whole, Some(0.015625)),
-        sync_ack(SyncOutcome::Incomplete { from_chunk: 3 }, None),
+        sync_ack(SyncOutcome::Whole(received())),
+        sync_ack(SyncOutcome::Incomplete { from_chunk: 3 }),
         Report::Heartbeat { step: 123_456 },
         Report::EvalResult { schedule: 1, outcome: Ok(evaluation) },
         Report::EvalResult { schedule: 2, outcome: Err("the test split is empty".to_owned()) },

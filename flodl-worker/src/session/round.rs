@@ -4,7 +4,7 @@ use super::message::{Contribution, ResultWhole};
 use core::time::Duration;
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::AbsentWhy;
-use flodl_wire::message::report::{SyncAck, SyncOutcome};
+use flodl_wire::message::report::{Received, SyncAck, SyncOutcome};
 use flodl_wire::{Range, Round, Version};
 
 /// So many rounds in a row with a replica that is not finite end the rank.
@@ -115,29 +115,16 @@ impl OpenRound {
 
     /// The answer to the round as far as its result has come.
     pub(super) fn ack(&self) -> SyncAck {
-        let (round, waited, copied) = (self.round, self.waited, self.copied);
-        match self.result {
-            Some(result) => SyncAck {
-                round,
-                outcome: SyncOutcome::Whole,
-                consensus_digest: result.digest,
+        let outcome = match self.result {
+            Some(result) => SyncOutcome::Whole(Received {
+                digest: result.digest,
                 divergence: self.contributed.then_some(result.divergence),
                 pre_norm: result.pre_norm,
                 post_norm: result.post_norm,
-                waited,
-                copied,
-            },
-            None => SyncAck {
-                round,
-                outcome: SyncOutcome::Incomplete { from_chunk: self.chunks },
-                consensus_digest: 0,
-                divergence: None,
-                pre_norm: 0.0,
-                post_norm: 0.0,
-                waited,
-                copied,
-            },
-        }
+            }),
+            None => SyncOutcome::Incomplete { from_chunk: self.chunks },
+        };
+        SyncAck { round: self.round, outcome, waited: self.waited, copied: self.copied }
     }
 }
 

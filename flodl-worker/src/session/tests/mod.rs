@@ -7,7 +7,7 @@ use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, Window
 use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::{Admit, DatasetInfo, Dtype, LayoutSizes, Section, TrainerSettings};
 use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{SyncOutcome, WindowReport};
+use flodl_wire::message::report::{Received, SyncOutcome, WindowReport};
 use flodl_wire::{Epoch, Range, RunId, SessionId};
 
 mod hostile;
@@ -228,7 +228,10 @@ fn describe(output: &Output) -> String {
         Output::Report(Report::SnapshotReady { steps, ranges, .. }) => {
             format!("snapshot of {steps} steps, {} samples", flodl_wire::id::samples(ranges))
         }
-        Output::Report(Report::SyncAck(ack)) => format!("ack {:?}", ack.outcome),
+        Output::Report(Report::SyncAck(ack)) => match ack.outcome {
+            SyncOutcome::Whole(_) => "ack Whole".to_owned(),
+            incomplete => format!("ack {incomplete:?}"),
+        },
         Output::Report(Report::Failed { .. }) => "failed".to_owned(),
         Output::Report(Report::Ready(_)) => "ready".to_owned(),
         Output::Report(Report::EvalResult { schedule, .. }) => format!("evaluated {schedule}"),
