@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 use flodl_wire::{HostId, Incarnation, Rank, RunId};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -64,21 +65,23 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads the environment through `variable` (`|name| std::env::var(name).ok()`); `program` is how this one was called.
+    /// Reads the environment through `variable` (`|name| std::env::var_os(name)`); `program` is how this one was called.
     ///
     /// # Errors
     /// A variable that is missing or malformed; without `FLODL_SOCKET`, that this program must be started by flodl.
     pub fn read(
-        variable: impl Fn(&'static str) -> Option<String>,
+        variable: impl Fn(&'static str) -> Option<OsString>,
         program: &str,
     ) -> Result<Environment, EnvironmentError> {
         let Some(socket) = variable("FLODL_SOCKET") else {
             return Err(EnvironmentError::NotUnderFlodl { program: program.to_owned() });
         };
-        let required = |name| variable(name).ok_or(EnvironmentError::Missing { name });
+        // A path may be any bytes; everything else is malformed where it is no text, and is shown with replacements.
+        let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
+        let required = |name| text(name).ok_or(EnvironmentError::Missing { name });
         let run_id = required("FLODL_RUN_ID")?;
         let host = required("FLODL_HOST_ID")?;
-        let patience = match variable("FLODL_PATIENCE_MS") {
+        let patience = match text("FLODL_PATIENCE_MS") {
             Some(value) => Duration::from_millis(number("FLODL_PATIENCE_MS", value)?),
             None => PATIENCE_DEFAULT,
         };
@@ -116,6 +119,8 @@ fn number<N: FromStr>(name: &'static str, value: String) -> Result<N, Environmen
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
     const GOOD: [(&str, &str); 6] = [
         ("FLODL_RANK", "3"),
@@ -126,10 +131,10 @@ mod tests {
         ("FLODL_KEY_FD", "5"),
     ];
 
-    fn read(change: Option<(&str, Option<&str>)>) -> Result<Environment, EnvironmentError> {
+    fn read(change: Option<(&str, Option<&[u8]>)>) -> Result<Environment, EnvironmentError> {
         let variable = |name: &'static str| match change {
-            Some((changed, value)) if changed == name => value.map(str::to_owned),
-            _ => GOOD.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()),
+            Some((changed, value)) if changed == name => value.map(|value| OsString::from_vec(value.to_vec())),
+            _ => GOOD.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value)),
         };
         Environment::read(variable, "./softmax")
     }
@@ -139,8 +144,16 @@ mod tests {
         let found = read(None).unwrap();
         assert_eq!(found.to_string(), "rank 3 of run 000102030405060708090a0b0c0d0eff on host box-2");
         assert_eq!((found.key_fd, found.patience), (5, PATIENCE_DEFAULT));
-        let hurried = read(Some(("FLODL_PATIENCE_MS", Some("250")))).unwrap();
+        let hurried = read(Some(("FLODL_PATIENCE_MS", Some(b"250")))).unwrap();
         assert_eq!(hurried.patience, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn a_path_of_any_bytes_is_taken_as_it_is() {
+        let found = read(Some(("FLODL_SOCKET", Some(b"/run/\xff\xfe/socket")))).unwrap();
+        assert_eq!(found.socket, PathBuf::from(OsStr::from_bytes(b"/run/\xff\xfe/socket")));
+        let error = read(Some(("FLODL_RANK", Some(b"\xff")))).unwrap_err().to_string();
+        assert!(error.starts_with("FLODL_RANK is \"\u{fffd}\", expected a number"), "{error}");
     }
 
     #[test]
@@ -161,7 +174,7 @@ mod tests {
             ("FLODL_RUN_ID", "+00102030405060708090a0b0c0d0eff"),
             ("FLODL_HOST_ID", "a b"),
         ] {
-            let error = read(Some((name, Some(value)))).unwrap_err().to_string();
+            let error = read(Some((name, Some(value.as_bytes())))).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name} is \"{value}\", expected ")), "{error}");
         }
     }
