@@ -80,9 +80,11 @@ impl Doors {
         to: Sender<Arrival>,
     ) {
         let mut half_open: VecDeque<Task<()>> = VecDeque::new();
+        let mut told = false;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
+                    told = false;
                     half_open.retain(|task| !task.is_finished());
                     if half_open.len() == HALF_OPEN_MAX {
                         half_open.pop_front();
@@ -92,7 +94,11 @@ impl Doors {
                     half_open.push_back(executor.spawn(Arc::clone(&self).welcome(stream, to.clone())));
                 }
                 Err(error) => {
-                    (self.sink)(&format!("relay: cannot accept a connection: {error}"));
+                    // It is tried again and again, and said once.
+                    if !std::mem::replace(&mut told, true) {
+                        let hint = "ranks wait until it can; the limit of open files may be reached (ulimit -n)";
+                        (self.sink)(&format!("relay: cannot accept a connection: {error}; {hint}"));
+                    }
                     Timer::after(limits::ACCEPT_PAUSE).await;
                 }
             }
