@@ -109,7 +109,8 @@ fn statistics_are_averaged_and_counters_agreed_on() {
             assert!((after - &mean).abs().max().double_value(&[]) < 1e-6);
         }
         assert_eq!(result.reports.iter().map(|report| report.loss_count).collect::<Vec<_>>(), [192, 64, 64]);
-        let digests: Vec<u64> = result.acks.iter().map(|ack| ack.consensus_digest).collect();
+        let digests: Vec<u64> =
+            result.acks.iter().filter_map(|ack| ack.received()).map(|received| received.digest).collect();
         assert_eq!(digests, [digests[0]; 3]);
     }
     let weights = tensors(&conductor, "fc1.weight");
