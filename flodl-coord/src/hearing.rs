@@ -64,8 +64,12 @@ impl Coordinator {
     pub(crate) fn host_lost(&mut self, session: SessionId, error: &str, now: Time) {
         let Some(link) = self.members.remove_host(session) else { return };
         self.watch.moved(now);
-        let why = Reason::new("host-lost", error).about(link.ranks.iter().copied());
-        self.ctx(now).event(EventKind::HostLost { host: link.host }, Some(why));
+        // A host whose ranks have all ended as they should closes its connection because it is done.
+        let done = !link.ranks.is_empty() && link.ranks.iter().all(|&rank| self.has_finished(rank));
+        if !done {
+            let why = Reason::new("host-lost", error).about(link.ranks.iter().copied());
+            self.ctx(now).event(EventKind::HostLost { host: link.host }, Some(why));
+        }
         let until = now.plus(self.deadlines.detached);
         for rank in link.ranks {
             let Some(member) = self.members.get_mut(rank).filter(|member| !member.is_gone()) else { continue };
@@ -78,6 +82,12 @@ impl Coordinator {
         for (rank, fate) in self.overdue_members(now) {
             self.lose(rank, fate, now);
         }
+    }
+
+    fn has_finished(&self, rank: Rank) -> bool {
+        self.members.get(rank).is_some_and(|member| {
+            matches!(member.state, State::Leaving { finished: true } | State::Gone(Fate::Finished))
+        })
     }
 
     pub(crate) fn host_report(&mut self, session: SessionId, report: HostReport, now: Time) {

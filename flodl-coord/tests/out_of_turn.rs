@@ -346,6 +346,8 @@ fn who_has_said_its_last_word_may_lose_its_host() {
     }
     assert_eq!(script.deaths(), [(1, "the link to its host is gone: reset".to_owned())]);
     assert!(script.outputs.contains(&Output::End { exit: 4 }));
+    let lost = script.events().filter(|(kind, _)| matches!(kind, EventKind::HostLost { .. }));
+    assert_eq!(lost.count(), 1, "a host that is done is not lost");
 }
 
 /// One window and its round; rank 0's replica is the consensus or not.
