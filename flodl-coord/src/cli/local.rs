@@ -8,7 +8,8 @@ use crate::shell::{Acceptor, settle};
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
 use flodl_relay::agent::{AgentConfig, Program};
-use flodl_relay::shell::{RelayConfig, Upstream, local_data_link, run};
+use flodl_relay::relay::RelayError;
+use flodl_relay::shell::{RelayConfig, RunError, Upstream, local_data_link, run};
 use flodl_wire::io::{Duplex, connect, duplex};
 use flodl_wire::secret::{DialKeys, HostKey};
 use flodl_wire::{Channel, Hello, HostId, Role, SessionId};
@@ -84,7 +85,11 @@ impl Host {
         root.serve(session, down);
         // The thread must not keep the controller's parts alive: the monitor ends when the last of them is gone.
         drop((acceptor, root));
-        run(self.config, Upstream { control, data: up }).await.map_err(|error| error.to_string())
+        match run(self.config, Upstream { control, data: up }).await {
+            // A pipe in memory is lost by nothing but the controller's own end, and that has told why.
+            Ok(()) | Err(RunError::Ended(RelayError::ControllerLost { .. })) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     async fn connect(&self, acceptor: &Acceptor) -> Result<(flodl_wire::io::Link<Duplex>, SessionId), String> {
