@@ -30,7 +30,7 @@ pub(crate) enum RunDirError {
 pub(crate) enum FileError {
     /// It is not there.
     #[error(
-        "{} is not there: give the run directory that `flodl serve` printed with --run-dir (it has it while the run goes on)",
+        "{} is not there: give --run-dir the run directory that `flodl serve` printed, and --ticket the file that `flodl ticket` wrote",
         path.display()
     )]
     Missing { path: PathBuf },
