@@ -95,7 +95,7 @@ impl<'a, T: Trainee> Trainer<'a, T> {
     /// Why it did not train, or could not go on. The coordinator has been told, where it could be.
     pub fn run(self) -> Result<Outcome<T>, TrainError> {
         let program = std::env::args().next().unwrap_or_else(|| "PROGRAM".to_owned());
-        let environment = Environment::read(|name| std::env::var_os(name), &program)?;
+        let environment = Environment::read(std::env::var_os, &program)?;
         let Trainer { trainee, train_set, eval_set, schedule, settings } = self;
         let job = Job { trainee, train_set, eval_set, schedule, settings };
         let rank = environment.rank;

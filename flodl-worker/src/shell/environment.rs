@@ -65,7 +65,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads the environment through `variable` (`|name| std::env::var_os(name)`); `program` is how this one was called.
+    /// Reads the environment through `variable` (`std::env::var_os`); `program` is how this one was called.
     ///
     /// # Errors
     /// A variable that is missing or malformed; without `FLODL_SOCKET`, that this program must be started by flodl.
