@@ -443,7 +443,7 @@ fn an_emulated_rank_takes_its_time_and_wakes_when_the_relay_is_gone() {
 }
 
 #[test]
-fn nobody_at_the_socket_is_an_error_after_the_patience() {
+fn c9_nobody_at_the_socket_is_an_error_after_the_patience() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("relay.sock");
     let patience = Duration::from_millis(350);

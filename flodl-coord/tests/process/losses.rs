@@ -42,7 +42,7 @@ fn a_killed_worker_is_survived_and_no_sample_is_lost() {
 }
 
 #[test]
-fn a_killed_run_leaves_no_process() {
+fn g2_a_killed_run_leaves_no_process() {
     for moment in 0..6u64 {
         let world = World::new();
         let mut run = world.train("run -n 3 --epochs 1000 --step-ms 2 --run-dir run", "--samples 800 --child");
@@ -118,7 +118,7 @@ fn a_program_that_never_connects_is_named_and_can_be_interrupted() {
 }
 
 #[test]
-fn hosts_do_not_outlive_a_killed_controller() {
+fn g2_hosts_do_not_outlive_a_killed_controller() {
     let world = World::new();
     let mut serve = serve(&world, "-n 2 --epochs 1000 --step-ms 2");
     ticket(&world, "a");
