@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
+use crate::build::Build;
 use crate::cargo;
 use crate::failure::Failure;
 
@@ -47,12 +48,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         println!("no crate has a benchmark: add one to its benches/ folder");
     }
     let started = SystemTime::now();
+    let build = Build::without_libtorch();
     for Bench { package, name } in &chosen {
         println!("==> {name} of {package}");
-        let features = cargo::every_feature(package)?;
+        let features = build.every_feature(package)?;
         let features = features.iter().map(String::as_str);
         let args: Vec<&str> = ["bench", "--package", package, "--bench", name].into_iter().chain(features).collect();
-        if !cargo::status(&args, &[])?.success() {
+        if !build.status(&args)?.success() {
             return Err(Failure::failed(format!("benchmark `{name}` failed, see above")));
         }
     }

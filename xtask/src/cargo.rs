@@ -1,8 +1,7 @@
 //! Calls of cargo: one place that knows its command line, its JSON and the environment it leaves behind.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 
 use serde_json::Value;
 
@@ -43,80 +42,17 @@ pub(crate) fn command() -> Command {
 /// # Errors
 ///
 /// [`Failure::Failed`] where cargo cannot be started.
-pub(crate) fn status(args: &[&str], envs: &[(&str, &str)]) -> Result<ExitStatus, Failure> {
-    command()
-        .args(args)
-        .envs(envs.iter().copied())
-        .status()
-        .map_err(|error| Failure::failed(format!("cannot start cargo: {error}; is it on the PATH?")))
+pub(crate) fn status(args: &[&str]) -> Result<ExitStatus, Failure> {
+    command().args(args).status().map_err(no_cargo)
 }
 
-/// Features that link libtorch, which is not everywhere.
-const LINK_LIBTORCH: [&str; 1] = ["torch"];
-
-/// Cargo's options for every feature of a package that can be built here: those that link libtorch only where `LIBTORCH`
-/// names one.
-///
-/// # Errors
-///
-/// Those of [`metadata`].
-pub(crate) fn every_feature(package: &str) -> Result<Vec<String>, Failure> {
-    Ok(features_of(&metadata()?, package, std::env::var_os("LIBTORCH").is_some()))
-}
-
-fn features_of(metadata: &Value, package: &str, libtorch: bool) -> Vec<String> {
-    let all = metadata["packages"].as_array().into_iter().flatten().find(|found| found["name"] == package);
-    let all = all.and_then(|found| found["features"].as_object());
-    let names: Vec<&str> = all.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-    if libtorch || names.iter().all(|name| !LINK_LIBTORCH.contains(name)) {
-        return vec!["--all-features".to_owned()];
-    }
-    let rest: Vec<&str> = names.into_iter().filter(|name| !LINK_LIBTORCH.contains(name)).collect();
-    vec!["--features".to_owned(), rest.join(",")]
-}
-
-/// One executable of the workspace and what it needs to be built.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Executable {
-    /// The package that has it.
-    pub(crate) package: &'static str,
-    /// `--bin` or `--example`.
-    pub(crate) kind: &'static str,
-    /// Its name.
-    pub(crate) name: &'static str,
-    /// The package's features it needs, as cargo takes them; empty for none.
-    pub(crate) features: &'static str,
-    /// Cargo's profile to build it with.
-    pub(crate) profile: &'static str,
-}
-
-impl Executable {
-    /// Builds it, with these variables beside those of this process, and returns the path cargo put it at, wherever the
-    /// target folder is.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Failed`] where the build fails (cargo has said why) or names no such executable.
-    pub(crate) fn build(self, environment: &[(String, OsString)]) -> Result<PathBuf, Failure> {
-        let output = command()
-            .args(["build", "--profile", self.profile, "--package", self.package, self.kind, self.name])
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .args(["--features", self.features])
-            .arg("--message-format=json-render-diagnostics")
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(|error| Failure::failed(format!("cannot start cargo: {error}; is it on the PATH?")))?;
-        if !output.status.success() {
-            return Err(Failure::failed(format!("`{}` of {} does not build, see above", self.name, self.package)));
-        }
-        executable_in(&String::from_utf8_lossy(&output.stdout), self.name).ok_or_else(|| {
-            Failure::failed(format!("cargo built {} but named no executable `{}`", self.package, self.name))
-        })
-    }
+/// The sentence for a cargo that cannot be started.
+pub(crate) fn no_cargo(error: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot start cargo: {error}; is it on the PATH?"))
 }
 
 /// The path of the executable called `name` in cargo's JSON messages, one a line.
-fn executable_in(messages: &str, name: &str) -> Option<PathBuf> {
+pub(crate) fn executable_in(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -139,11 +75,7 @@ pub(crate) fn metadata() -> Result<Value, Failure> {
 ///
 /// [`Failure::Failed`] where cargo fails, with its message.
 pub(crate) fn metadata_of(options: &[&str]) -> Result<Value, Failure> {
-    let output = command()
-        .args(["metadata", "--format-version", "1"])
-        .args(options)
-        .output()
-        .map_err(|error| Failure::failed(format!("cannot start cargo: {error}; is it on the PATH?")))?;
+    let output = command().args(["metadata", "--format-version", "1"]).args(options).output().map_err(no_cargo)?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(Failure::failed(format!("cargo metadata failed: {why}")));
@@ -185,21 +117,6 @@ mod tests {
         assert_eq!(executable_in(messages, "flodl"), Some(PathBuf::from("/t/release/flodl")));
         assert_eq!(executable_in(messages, "flodl_coord"), None);
         assert_eq!(executable_in("", "flodl"), None);
-    }
-
-    #[test]
-    fn features_that_link_libtorch_need_one() {
-        let metadata = serde_json::json!({ "packages": [
-            { "name": "plain", "features": { "a": [] } },
-            { "name": "models", "features": { "cpu": [], "default": ["cpu"], "torch": [] } },
-        ] });
-        for (package, libtorch, expected) in [
-            ("plain", false, &["--all-features"][..]),
-            ("models", true, &["--all-features"]),
-            ("models", false, &["--features", "cpu,default"]),
-        ] {
-            assert_eq!(features_of(&metadata, package, libtorch), expected, "{package} {libtorch}");
-        }
     }
 
     #[test]

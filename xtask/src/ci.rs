@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use crate::build::Build;
 use crate::cargo;
 use crate::failure::Failure;
 use crate::summary::{self, Expected};
 use crate::tally::Tally;
-use crate::{licences, test, tidy, train};
+use crate::test::{self, Selection};
+use crate::{licences, setup, tidy, train};
 
 /// One stage.
 struct Stage {
@@ -20,24 +22,36 @@ struct Stage {
     run: fn(&mut Option<Tally>) -> Result<(), Failure>,
 }
 
-const STAGES: [Stage; 9] = [
+const STAGES: [Stage; 10] = [
     Stage { name: "fmt", what: "rustfmt finds nothing to change", run: |_| fmt() },
     Stage { name: "tidy", what: "the rules of the repository hold", run: |_| tidy::run(&[]) },
     Stage { name: "licences", what: "deny.toml allows every licence", run: |_| licences::check() },
+    Stage { name: "setup", what: "libtorch is there, or fetched", run: |_| setup::run(&[]) },
     Stage { name: "features", what: "each crate builds with no features and with all", run: |_| features() },
     Stage { name: "clippy", what: "clippy is silent, with no features and with all", run: |_| clippy() },
     Stage { name: "docs", what: "the documentation builds without a warning", run: |_| docs() },
     Stage { name: "package", what: "each crate packages", run: |_| package() },
     Stage { name: "test", what: "every test passes (cargo xtask test)", run: tests },
-    Stage { name: "train", what: "a short training run is exact and accurate", run: |_| short_train() },
+    Stage { name: "train", what: "training runs are exact and accurate", run: |_| short_trains() },
 ];
 
-/// Epochs of the short run, and the samples of the example's training split.
-const TRAIN_EPOCHS: u64 = 3;
-const TRAIN_SAMPLES: u64 = 8000;
-/// Least accuracy after [`TRAIN_EPOCHS`] epochs.
-const TRAIN_ACCURACY: f64 = 0.85;
-/// How long the short run may take; a healthy one takes a few seconds.
+/// A training run that CI does.
+struct Run {
+    /// Arguments of `cargo xtask train`.
+    args: &'static [&'static str],
+    /// What comes out of it.
+    expected: Expected,
+}
+
+/// Runs that CI does: the default one whole, and the quick example in lockstep.
+const RUNS: [Run; 2] = [
+    Run { args: &[], expected: Expected { samples: 5 * 8000, accuracy: 0.96 } },
+    Run {
+        args: &["--example", "softmax", "--mode", "cpu-sync", "--epochs", "3"],
+        expected: Expected { samples: 3 * 8000, accuracy: 0.85 },
+    },
+];
+/// How long a run may take; a healthy one takes less than half a minute.
 const TRAIN_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Runs the command.
@@ -96,33 +110,34 @@ fn report(times: &[(&str, Duration, bool)]) {
 }
 
 fn fmt() -> Result<(), Failure> {
-    expect(cargo::status(&["fmt", "--all", "--check"], &[])?, "run `cargo fmt --all`")
+    expect(cargo::status(&["fmt", "--all", "--check"])?, "run `cargo fmt --all`")
 }
 
 fn features() -> Result<(), Failure> {
-    for_each_crate(|name, set| {
+    for_each_crate(|build, name, set| {
         let args = [&["check", "--quiet", "--package", name][..], set].concat();
-        expect(cargo::status(&args, &[])?, "see the errors above")
+        expect(build.status(&args)?, "see the errors above")
     })
 }
 
 fn clippy() -> Result<(), Failure> {
-    for_each_crate(|name, set| {
+    for_each_crate(|build, name, set| {
         let args =
             [&["clippy", "--quiet", "--package", name, "--all-targets"][..], set, &["--", "-D", "warnings"]].concat();
-        expect(cargo::status(&args, &[])?, "see the warnings above (no clippy: `rustup component add clippy`)")
+        expect(build.status(&args)?, "see the warnings above (no clippy: `rustup component add clippy`)")
     })
 }
 
 /// Calls `check` for each crate with the two feature sets it must stand with, alone, and names those that failed.
-fn for_each_crate(check: impl Fn(&str, &[&str]) -> Result<(), Failure>) -> Result<(), Failure> {
+fn for_each_crate(check: impl Fn(&Build, &str, &[&str]) -> Result<(), Failure>) -> Result<(), Failure> {
+    let build = Build::with_libtorch()?;
     let mut failed = Vec::new();
     for name in cargo::packages()? {
-        for set in [vec!["--no-default-features".to_owned()], cargo::every_feature(&name)?] {
+        for set in [vec!["--no-default-features".to_owned()], build.every_feature(&name)?] {
             let title = format!("{name} {}", set.join(" "));
             println!("{title}");
             let set: Vec<&str> = set.iter().map(String::as_str).collect();
-            if check(&name, &set).is_err() {
+            if check(&build, &name, &set).is_err() {
                 failed.push(title);
             }
         }
@@ -131,12 +146,12 @@ fn for_each_crate(check: impl Fn(&str, &[&str]) -> Result<(), Failure>) -> Resul
 }
 
 fn docs() -> Result<(), Failure> {
+    let build = Build::with_libtorch()?;
     let mut failed = Vec::new();
     for name in cargo::packages()? {
-        let features = cargo::every_feature(&name)?;
-        let features = features.iter().map(String::as_str);
-        let args: Vec<&str> = ["doc", "--quiet", "--no-deps", "--package", &name].into_iter().chain(features).collect();
-        if !cargo::status(&args, &[("RUSTDOCFLAGS", "-D warnings")])?.success() {
+        let mut command = build.cargo();
+        command.args(["doc", "--quiet", "--no-deps", "--package", &name]).args(build.every_feature(&name)?);
+        if !command.env("RUSTDOCFLAGS", "-D warnings").status().map_err(cargo::no_cargo)?.success() {
             failed.push(name);
         }
     }
@@ -150,30 +165,37 @@ fn docs() -> Result<(), Failure> {
 /// Packages without building once more, and without asking the registry: what is needed is here after the stages before.
 fn package() -> Result<(), Failure> {
     let args = ["package", "--quiet", "--workspace", "--exclude", "xtask", "--no-verify", "--allow-dirty", "--offline"];
-    expect(cargo::status(&args, &[])?, "see the errors above")
+    expect(cargo::status(&args)?, "see the errors above")
 }
 
 fn tests(tally: &mut Option<Tally>) -> Result<(), Failure> {
-    let outcome = test::run_suite(&[], &[])?;
+    let outcome = test::run_suite(&Build::with_libtorch()?, &Selection::default())?;
     outcome.print_details();
     *tally = Some(outcome.tally);
     println!("{}", outcome.tally);
     if outcome.tally.failed == 0 { Ok(()) } else { Err(Failure::failed("tests failed, see above")) }
 }
 
-fn short_train() -> Result<(), Failure> {
+fn short_trains() -> Result<(), Failure> {
+    let mut found = Vec::new();
+    for Run { args, expected } in &RUNS {
+        let line = ["cargo xtask train", &args.join(" ")].join(" ");
+        println!("{line}");
+        if let Err(failure) = short_train(args, *expected) {
+            found.push(format!("{line}: {}", failure.message().unwrap_or("failed")));
+        }
+    }
+    if found.is_empty() { Ok(()) } else { Err(Failure::failed(found.join("\n"))) }
+}
+
+fn short_train(args: &[&str], expected: Expected) -> Result<(), Failure> {
     let folder = scratch()?;
     let file = folder.join("summary.json");
-    let args: Vec<String> = [
-        "--epochs",
-        &TRAIN_EPOCHS.to_string(),
-        "--summary",
-        &file.to_string_lossy(),
-        "--run-dir",
-        &folder.join("run").to_string_lossy(),
-    ]
-    .map(str::to_owned)
-    .to_vec();
+    let run = folder.join("run");
+    let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    for (name, path) in [("--summary", &file), ("--run-dir", &run)] {
+        args.extend([name.to_owned(), path.to_string_lossy().into_owned()]);
+    }
     let status = wait(train::command(&args)?, TRAIN_DEADLINE)?;
     expect(status, "the training run failed, see its lines above")?;
     let text = std::fs::read(&file)
@@ -181,7 +203,6 @@ fn short_train() -> Result<(), Failure> {
     let summary = serde_json::from_slice(&text)
         .map_err(|error| Failure::failed(format!("{} is no JSON: {error}", file.display())))?;
     println!("{}", summary::line(&summary));
-    let expected = Expected { samples: TRAIN_EPOCHS * TRAIN_SAMPLES, accuracy: TRAIN_ACCURACY };
     let found = summary::shortfalls(&summary, expected);
     if found.is_empty() { Ok(()) } else { Err(Failure::failed(found.join("\n"))) }
 }
@@ -239,6 +260,9 @@ mod stage_tests {
     #[test]
     fn an_unknown_stage_names_the_known() {
         let Err(Failure::Usage(message)) = names(&["lint"]) else { panic!("unknown stages are refused") };
-        assert!(message.contains("fmt, tidy, licences, features, clippy, docs, package, test, train"), "{message}");
+        assert!(
+            message.contains("fmt, tidy, licences, setup, features, clippy, docs, package, test, train"),
+            "{message}"
+        );
     }
 }

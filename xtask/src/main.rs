@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program talks to a person")]
 
 mod bench;
+mod build;
 mod cargo;
 mod ci;
 mod failure;
@@ -25,9 +26,11 @@ use failure::Failure;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND [ARGS]
 
-  train [OPTIONS]           build in release and train the example over three unequal ranks (train --help)
-  setup [--print]           find libtorch for the feature `torch`, or fetch it (setup --help)
-  test [-p CRATE] [-- ARGS] run every test; the last line says how many passed, failed and were skipped
+  train [OPTIONS]           build and train an example over three unequal ranks (train --help)
+  setup [--print]           find libtorch, or fetch it (setup --help); train, test and bench do it themselves
+  test [--fast] [-p CRATE] [-- ARGS]
+                            run every test, or those that need no libtorch; the last line says how many passed,
+                            failed and were skipped
   bench [NAME] [--json FILE] [--list]
                             run the benchmarks, or the one called NAME
   tidy                      check the rules of the repository

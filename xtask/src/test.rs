@@ -1,12 +1,14 @@
 //! `cargo xtask test`: every test of the workspace, crate by crate with all features, and one closing line.
 //!
-//! Crate by crate, because all features of all crates at once would unify what belongs apart. Nothing but cargo is
-//! needed. A crate that does not build, or a test program that dies, counts as one failure: the closing line never says
+//! Crate by crate, because all features of all crates at once would unify what belongs apart. libtorch is found or fetched
+//! first; `--fast` leaves out what needs it. A crate that does not build, or a test program that dies, counts as one failure: the closing line never says
 //! `0 failed` of a suite that did not run.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::PathBuf;
 use std::process::Stdio;
 
+use crate::build::{Build, Executable};
 use crate::cargo;
 use crate::failure::Failure;
 use crate::tally::{self, Tally};
@@ -14,10 +16,26 @@ use crate::tally::{self, Tally};
 /// The crate whose tests start real processes; it comes last, after everything it builds on has been tested.
 const PROCESS_TESTS: &str = "flodl-coord";
 
-/// What the process tests start beside cargo's own `CARGO_BIN_EXE_flodl`.
-const TRAINER: [&str; 5] = ["build", "--package", "flodl-worker", "--example", "softmax"];
+/// The crate with tests that need libtorch.
+const TORCH_TESTS: &str = "flodl-worker";
 
-const USAGE: &str = "usage: cargo xtask test [-p CRATE]... [-- ARGS OF THE TEST PROGRAMS]";
+/// The trainers that the process tests start, beside their own: where the path of each is told, and what it is.
+const TRAINERS: [(&str, Executable); 1] = [(
+    "FLODL_TEST_DIGITS",
+    Executable { package: "flodl-worker", kind: "--example", name: "digits", features: "torch" },
+)];
+
+const USAGE: &str = "usage: cargo xtask test [--fast] [-p CRATE]... [-- ARGS OF THE TEST PROGRAMS]";
+
+const HELP: &str = "\
+Runs every test of the workspace, crate by crate with all features. The last line says how many passed, failed and were
+skipped; the exit status is 1 where one failed.
+
+  --fast     leave out what needs libtorch: no download, no C++, less than two minutes once it is built
+  -p CRATE   only this crate's tests; may be given again
+
+The first run finds libtorch or fetches it (`cargo xtask setup`) and compiles its bindings, which takes some ten minutes.
+";
 
 /// Runs the command.
 ///
@@ -25,8 +43,13 @@ const USAGE: &str = "usage: cargo xtask test [-p CRATE]... [-- ARGS OF THE TEST 
 ///
 /// A usage error; exit status 1 where a test failed.
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
-    let Selection { crates, harness_args } = Selection::read(args)?;
-    let outcome = run_suite(&crates, &harness_args)?;
+    let Some(selection) = Selection::read(args)? else {
+        print!("{USAGE}\n\n{HELP}");
+        return Ok(());
+    };
+    selection.check()?;
+    let build = if selection.fast { Build::without_libtorch() } else { Build::with_libtorch()? };
+    let outcome = run_suite(&build, &selection)?;
     outcome.print_details();
     println!("{}", outcome.tally);
     if outcome.tally.failed == 0 { Ok(()) } else { Err(Failure::Status(1)) }
@@ -34,19 +57,24 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
 
 /// Which tests to run.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Selection {
+pub(crate) struct Selection {
     /// The crates; empty for all.
     crates: Vec<String>,
+    /// Without what needs libtorch.
+    fast: bool,
     /// Passed to each test program.
     harness_args: Vec<String>,
 }
 
 impl Selection {
-    fn read(args: &[String]) -> Result<Self, Failure> {
+    /// Reads the arguments; `None` where they ask for help.
+    fn read(args: &[String]) -> Result<Option<Self>, Failure> {
         let mut selection = Self::default();
         let mut rest = args.iter();
         while let Some(arg) = rest.next() {
             match arg.as_str() {
+                "--help" | "-h" => return Ok(None),
+                "--fast" => selection.fast = true,
                 "-p" | "--package" => match rest.next() {
                     Some(name) => selection.crates.push(name.clone()),
                     None => return Err(Failure::usage(format!("`{arg}` needs the name of a crate\n{USAGE}"))),
@@ -58,7 +86,18 @@ impl Selection {
                 other => return Err(Failure::usage(format!("unexpected argument `{other}`\n{USAGE}"))),
             }
         }
-        Ok(selection)
+        Ok(Some(selection))
+    }
+
+    /// Refuses crates that are not there, before anything is fetched or built.
+    fn check(&self) -> Result<(), Failure> {
+        let all = cargo::packages()?;
+        match self.crates.iter().find(|name| !all.contains(name)) {
+            Some(unknown) => {
+                Err(Failure::usage(format!("unknown crate `{unknown}`: the crates are {}", all.join(", "))))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -84,6 +123,12 @@ impl Outcome {
         }
     }
 
+    /// Counts something that was left out, with the reason.
+    fn skip(&mut self, why: String) {
+        self.tally.skipped += 1;
+        self.skips.push(why);
+    }
+
     fn note(&mut self, name: &str, seen: Seen, succeeded: bool) {
         let Seen { mut tally, skips } = seen;
         tally.skip_passed(skips.len() as u64);
@@ -100,30 +145,45 @@ impl Outcome {
     }
 }
 
-/// Runs the tests of the named crates, or of all, and prints everything as it comes.
+/// Runs the tests of the selected crates, or of all, and prints everything as it comes.
 ///
 /// # Errors
 ///
-/// A usage error for an unknown crate; [`Failure::Failed`] where cargo cannot be run.
-pub(crate) fn run_suite(crates: &[String], harness_args: &[String]) -> Result<Outcome, Failure> {
+/// [`Failure::Failed`] where cargo cannot be run.
+pub(crate) fn run_suite(build: &Build, selection: &Selection) -> Result<Outcome, Failure> {
     let mut all = cargo::packages()?;
-    if let Some(unknown) = crates.iter().find(|name| !all.contains(name)) {
-        return Err(Failure::usage(format!("unknown crate `{unknown}`: the crates are {}", all.join(", "))));
-    }
-    all.retain(|name| crates.is_empty() || crates.contains(name));
+    all.retain(|name| selection.crates.is_empty() || selection.crates.contains(name));
     all.sort_by_key(|name| name == PROCESS_TESTS);
 
     let mut outcome = Outcome::default();
     for name in &all {
         println!("==> tests of {name}");
-        if name == PROCESS_TESTS && !cargo::status(&TRAINER, &[])?.success() {
-            outcome.note("flodl-worker's example softmax", Seen::default(), false);
-            continue;
-        }
-        let (seen, succeeded) = test_crate(name, harness_args)?;
+        let trainers = match name == PROCESS_TESTS && build.has_libtorch() {
+            true => trainers(build, &mut outcome)?,
+            false => Vec::new(),
+        };
+        let (seen, succeeded) = test_crate(build, name, &selection.harness_args, &trainers)?;
         outcome.note(name, seen, succeeded);
+        if !build.has_libtorch() && name == TORCH_TESTS {
+            outcome.skip(format!("{name}: the tests of networks on libtorch, which --fast leaves out"));
+        }
     }
     Ok(outcome)
+}
+
+/// The variables that name the trainers of the process tests. One that does not build counts as a failure.
+fn trainers(build: &Build, outcome: &mut Outcome) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
+    let mut built = Vec::new();
+    for (variable, trainer) in TRAINERS {
+        match build.executable(trainer) {
+            Ok(path) => built.push((variable, path)),
+            Err(Failure::Failed(_)) => {
+                outcome.note(&format!("{}'s example {}", trainer.package, trainer.name), Seen::default(), false);
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(built)
 }
 
 /// What was read from the output of one crate's tests.
@@ -143,20 +203,21 @@ impl Seen {
     }
 }
 
-fn test_crate(name: &str, harness_args: &[String]) -> Result<(Seen, bool), Failure> {
-    let mut command = cargo::command();
-    command.args(["test", "--package", name, "--no-fail-fast"]).args(cargo::every_feature(name)?);
-    command.arg("--").args(harness_args);
+fn test_crate(
+    build: &Build,
+    name: &str,
+    harness_args: &[String],
+    variables: &[(&str, PathBuf)],
+) -> Result<(Seen, bool), Failure> {
+    let mut command = build.cargo();
+    command.args(["test", "--package", name, "--no-fail-fast"]).args(build.every_feature(name)?);
+    command.arg("--").args(harness_args).envs(variables.iter().map(|(name, value)| (name, value)));
     if std::io::stderr().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
     let lost = |error: std::io::Error| Failure::failed(format!("the output of cargo test was lost: {error}"));
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Failure::failed(format!("cannot start cargo: {error}; is it on the PATH?")))?;
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(cargo::no_cargo)?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(Failure::failed("cargo test has no output to read"));
     };
@@ -200,8 +261,12 @@ mod tests {
     #[test]
     fn the_command_line_selects_crates_and_passes_the_rest_on() {
         let selection = Selection::read(&words("-p flodl-wire --package flodl-elche -- pool --exact"));
-        let expected = Selection { crates: words("flodl-wire flodl-elche"), harness_args: words("pool --exact") };
-        assert_eq!(selection, Ok(expected));
+        let expected =
+            Selection { crates: words("flodl-wire flodl-elche"), fast: false, harness_args: words("pool --exact") };
+        assert_eq!(selection, Ok(Some(expected)));
+        let fast = Selection { fast: true, ..Selection::default() };
+        assert_eq!(Selection::read(&words("--fast")), Ok(Some(fast)));
+        assert_eq!(Selection::read(&words("--fast --help")), Ok(None));
         assert!(matches!(Selection::read(&words("-p")), Err(Failure::Usage(_))));
         assert!(matches!(Selection::read(&words("pool")), Err(Failure::Usage(_))));
     }

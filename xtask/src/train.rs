@@ -1,4 +1,4 @@
-//! `cargo xtask train`: builds `flodl` and an example in release and trains it over unequal ranks.
+//! `cargo xtask train`: builds `flodl` and an example and trains it over unequal ranks.
 //!
 //! The options are those of `flodl run`. This module only fills in what the person left out, in [`plan`]; everything
 //! else is passed on untouched, so that an option added to `flodl run` works here the same day.
@@ -6,25 +6,24 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cargo::Executable;
+use crate::build::{Build, Executable};
 use crate::failure::Failure;
-use crate::setup;
 
 const HELP: &str = "\
 usage: cargo xtask train [OPTIONS OF flodl run] [--example NAME] [-- ARGS OF THE EXAMPLE]
 
-Builds `flodl` and the example in release, then trains it on this machine with `flodl run`.
+Builds `flodl` and the example, then trains it on this machine with `flodl run`.
 
   --example NAME   the trainer:
-                     softmax (default): multinomial regression on 10,000 handwritten digits, in plain Rust
-                     digits: a convolutional network on them, on libtorch (`cargo xtask setup` finds or fetches it; the
-                     first build takes some ten minutes)
+                     digits (default): a convolutional network on 10,000 handwritten digits, on libtorch, which is found
+                     or fetched first (`cargo xtask setup`); the first build takes some ten minutes
+                     softmax: multinomial regression on the same digits, in plain Rust; needs no libtorch
 
 Defaults, each replaced by an option of that name:
 
   -n 3 --mode cpu-cadence --batch-size 64 --slow 1=2.5 --slow 2=4
-  softmax: --epochs 8 --step-ms 8
   digits:  --epochs 5
+  softmax: --epochs 8 --step-ms 8
 
 --step-ms and --slow emulate unequal devices: a step takes at least so long, and rank 1's steps 2.5 times that.
 Any --slow replaces both of the default ones; `--slow 0=1` runs all ranks at one speed. With fewer ranks the default
@@ -33,8 +32,7 @@ Any --slow replaces both of the default ones; `--slow 0=1` runs all ranks at one
 The exit status is that of `flodl run`: 0 done, 1 failed, 2 usage, 3 done but a rank was lost, 4 stopped and saved.
 ";
 
-const FLODL: Executable =
-    Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli", profile: "release" };
+const FLODL: Executable = Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli" };
 
 /// A trainer that comes with the project.
 #[derive(Debug, Clone, Copy)]
@@ -47,31 +45,16 @@ struct Example {
 }
 
 /// The examples that train, the default one first.
-///
-/// What links libtorch is built with the profile of the tests: its C++ takes minutes once per profile, and the time of a
-/// step is libtorch's own.
 static EXAMPLES: [Example; 2] = [
     Example {
-        executable: Executable {
-            package: "flodl-worker",
-            kind: "--example",
-            name: "softmax",
-            features: "",
-            profile: "release",
-        },
-        libtorch: false,
-        defaults: [&["3"], &["cpu-cadence"], &["64"], &["8"], &["8"], &["1=2.5", "2=4"]],
-    },
-    Example {
-        executable: Executable {
-            package: "flodl-worker",
-            kind: "--example",
-            name: "digits",
-            features: "torch",
-            profile: "dev",
-        },
+        executable: Executable { package: "flodl-worker", kind: "--example", name: "digits", features: "torch" },
         libtorch: true,
         defaults: [&["3"], &["cpu-cadence"], &["64"], &["5"], &[], &["1=2.5", "2=4"]],
+    },
+    Example {
+        executable: Executable { package: "flodl-worker", kind: "--example", name: "softmax", features: "" },
+        libtorch: false,
+        defaults: [&["3"], &["cpu-cadence"], &["64"], &["8"], &["8"], &["1=2.5", "2=4"]],
     },
 ];
 
@@ -103,12 +86,10 @@ struct Plan {
 impl Plan {
     /// Builds both programs; the command trains when it is run.
     fn build(&self) -> Result<Command, Failure> {
-        let flodl = FLODL.build(&[])?;
-        let environment = match self.example.libtorch {
-            true => setup::environment(&setup::libtorch()?),
-            false => Vec::new(),
-        };
-        let example = self.example.executable.build(&environment)?;
+        // Before anything is built: what a fetch says should not come after minutes of cargo.
+        let build = if self.example.libtorch { Build::with_libtorch()? } else { Build::without_libtorch() };
+        let flodl = build.executable(FLODL)?;
+        let example = build.executable(self.example.executable)?;
         let mut command = Command::new(flodl);
         command.arg("run").args(&self.options).arg("--").arg(example).args(&self.program_args);
         Ok(command)
@@ -125,7 +106,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         Request::Train(plan) => become_program(plan.build()?),
         Request::Help => {
             println!("{HELP}\nThe options of `flodl run`:\n");
-            let mut command = Command::new(FLODL.build(&[])?);
+            let mut command = Command::new(Build::without_libtorch().executable(FLODL)?);
             command.args(["run", "--help"]);
             become_program(command)
         }
@@ -338,23 +319,20 @@ mod tests {
     #[test]
     fn typed_options_replace_the_defaults_of_that_name() {
         let cases = [
-            ("", "-n 3 --mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow 1=2.5 --slow 2=4"),
-            ("--epochs 3", "-n 3 --mode cpu-cadence --batch-size 64 --step-ms 8 --slow 1=2.5 --slow 2=4 --epochs 3"),
-            (
-                "--epochs=3 --mode=cpu-sync",
-                "-n 3 --batch-size 64 --step-ms 8 --slow 1=2.5 --slow 2=4 --epochs=3 --mode=cpu-sync",
-            ),
-            ("-n 2", "--mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow 1=2.5 -n 2"),
-            ("-n2", "--mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow 1=2.5 -n2"),
-            ("--ranks=1", "--mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --ranks=1"),
-            ("--slow 0=3", "-n 3 --mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow 0=3"),
+            ("", "-n 3 --mode cpu-cadence --batch-size 64 --epochs 5 --slow 1=2.5 --slow 2=4"),
+            ("--epochs 3", "-n 3 --mode cpu-cadence --batch-size 64 --slow 1=2.5 --slow 2=4 --epochs 3"),
+            ("--epochs=3 --mode=cpu-sync", "-n 3 --batch-size 64 --slow 1=2.5 --slow 2=4 --epochs=3 --mode=cpu-sync"),
+            ("-n 2", "--mode cpu-cadence --batch-size 64 --epochs 5 --slow 1=2.5 -n 2"),
+            ("-n2", "--mode cpu-cadence --batch-size 64 --epochs 5 --slow 1=2.5 -n2"),
+            ("--ranks=1", "--mode cpu-cadence --batch-size 64 --epochs 5 --ranks=1"),
+            ("--slow 0=3", "-n 3 --mode cpu-cadence --batch-size 64 --epochs 5 --slow 0=3"),
             (
                 "--slow=4=2 -n 5 --slow 1=1.5",
-                "--mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow=4=2 -n 5 --slow 1=1.5",
+                "--mode cpu-cadence --batch-size 64 --epochs 5 --slow=4=2 -n 5 --slow 1=1.5",
             ),
             (
                 "--summary out.json --new-flag --seed 7",
-                "-n 3 --mode cpu-cadence --batch-size 64 --epochs 8 --step-ms 8 --slow 1=2.5 --slow 2=4 \
+                "-n 3 --mode cpu-cadence --batch-size 64 --epochs 5 --slow 1=2.5 --slow 2=4 \
                  --summary out.json --new-flag --seed 7",
             ),
             (
@@ -384,7 +362,7 @@ mod tests {
             ("--slow --epochs 3", "`--slow` needs a value"),
             ("-n 0", "1 or more"),
             ("-n three", "1 or more"),
-            ("--example cnn", "the examples are softmax, digits"),
+            ("--example cnn", "the examples are digits, softmax"),
             ("--example", "`--example` needs a value"),
             ("softmax", "--example NAME"),
             ("--epochs 3 softmax", "--example NAME"),
@@ -400,7 +378,7 @@ mod tests {
     fn arguments_behind_the_dashes_are_the_examples() {
         let Ok(Request::Train(plan)) = plan(&words("-n 1 -- --help --slow 9=9")) else { panic!("a run is asked for") };
         assert_eq!(plan.program_args, ["--help", "--slow", "9=9"]);
-        assert_eq!(plan.example.executable.name, "softmax");
+        assert_eq!(plan.example.executable.name, "digits");
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn usage_errors_say_what_to_do_and_end_with_2() {
         ("", "usage: cargo xtask COMMAND"),
         ("tiddy", "unknown command `tiddy`"),
         ("train --slow 7=2", "give `-n 8`"),
-        ("train --example cnn", "the examples are softmax"),
+        ("train --example cnn", "the examples are digits, softmax"),
         ("train softmax", "--example NAME"),
         ("setup --force", "usage: cargo xtask setup"),
         ("test -p flodl-none", "the crates are flodl-coord, "),
