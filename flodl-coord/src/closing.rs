@@ -175,6 +175,7 @@ impl Running {
 
     /// Tells the scheduler what a round with a new version cost.
     fn feed_scheduler(&mut self, ctx: &mut Context<'_>, open: &OpenRound) {
+        let rates = std::mem::take(&mut self.rates);
         if self.window == WindowId(0) {
             return;
         }
@@ -192,6 +193,7 @@ impl Running {
             norms: received()
                 .map(|(slot, received)| (slot, Norms { pre: received.pre_norm, post: received.post_norm }))
                 .collect(),
+            rates: rates.iter().filter(|(rank, _)| alive(rank)).map(|(&rank, &rate)| (id::slot(rank), rate)).collect(),
         };
         for change in self.scheduler.round_done(&feedback) {
             ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));

@@ -1,14 +1,42 @@
 //! Scheduler changes as the reasons that log, timeline and page show.
 
 use crate::id;
-use flodl_elche::Change;
+use flodl_elche::{Change, Grounds, Verdict};
 use flodl_wire::Rank;
 use flodl_wire::message::record::Reason;
 
 /// The reason behind a scheduler's change: its stable name, its sentence, the rank it speaks of.
 pub(crate) fn of_change(change: &Change) -> Reason {
     let (code, rank) = name(change);
-    Reason::new(code, change.to_string()).about(rank)
+    let reason = Reason::new(code, change.to_string()).about(rank);
+    figures(change).into_iter().fold(reason, |reason, (name, value)| reason.with(name, value))
+}
+
+/// What a reader of the timeline would want to plot or filter by.
+fn figures(change: &Change) -> Vec<(&'static str, f64)> {
+    match change {
+        Change::Anchor { from, to, .. } => vec![("from", f64::from(*from)), ("to", f64::from(*to))],
+        Change::AnchorHeld { anchor, target, .. } => {
+            vec![("anchor", f64::from(*anchor)), ("target", f64::from(*target))]
+        }
+        Change::Judged { verdict, grounds, .. } => {
+            let mut figures = match verdict {
+                Verdict::NudgeDown { factor } => vec![("factor", *factor)],
+                Verdict::Stable | Verdict::SuppressGrowth => Vec::new(),
+            };
+            figures.extend(match grounds {
+                Grounds::Rising { divergence, threshold, .. } => {
+                    vec![("divergence", *divergence), ("threshold", *threshold)]
+                }
+                Grounds::Growing { rate, limit, .. } => vec![("rate", *rate), ("limit", *limit)],
+                Grounds::RateDropped { from, to } => vec![("from", *from), ("to", *to)],
+                Grounds::Sustained { verdicts, .. } => vec![("verdicts", f64::from(*verdicts))],
+                Grounds::Content | Grounds::Said(_) => Vec::new(),
+            });
+            figures
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn name(change: &Change) -> (&'static str, Option<Rank>) {
@@ -23,6 +51,10 @@ fn name(change: &Change) -> (&'static str, Option<Rank>) {
         Change::Elected { slot, .. } => ("elected", Some(*slot)),
         Change::Anchor { .. } => ("anchor", None),
         Change::AnchorHeld { .. } => ("anchor-held", None),
+        Change::Judged { verdict: Verdict::NudgeDown { .. }, .. } => ("nudge-down", None),
+        Change::Judged { .. } => ("suppress-growth", None),
+        Change::Rearmed { .. } => ("rearmed", None),
+        Change::Restored { .. } => ("restored", None),
         Change::NudgeRejected => ("nudge-rejected", None),
         Change::NudgeSkipped { .. } => ("nudge-skipped", None),
         Change::Tail { .. } => ("tail", None),

@@ -19,6 +19,7 @@ use flodl_wire::message::control::Part;
 use flodl_wire::message::record::{Body, EventKind, Node, RankWindow, Reason};
 use flodl_wire::message::report::{Folded, SyncAck, WindowReport};
 use flodl_wire::{Range, Rank, Round, Time, Version, WindowId};
+use std::collections::BTreeMap;
 
 /// A run that is going on.
 pub(crate) struct Running {
@@ -31,6 +32,8 @@ pub(crate) struct Running {
     pub(crate) window_began: Time,
     next_round: Round,
     pub(crate) losses: Losses,
+    /// The learning rate of each rank's last batch since the last round, where it has one.
+    pub(crate) rates: BTreeMap<Rank, f64>,
     /// Somebody asked for the end: the next commit is the final one.
     pub(crate) stopping: bool,
 }
@@ -100,6 +103,7 @@ impl Running {
             window_began: ctx.now,
             next_round: Round(1),
             losses: Losses::default(),
+            rates: BTreeMap::new(),
             stopping: false,
         }
     }
@@ -128,6 +132,9 @@ impl Running {
         member.state = State::Active(Work::Reported { window: report.window, batches: report.batches });
         let sample = sample(report);
         self.scheduler.observe(id::slot(rank), sample);
+        if report.batches > 0 && report.lr.is_finite() {
+            self.rates.insert(rank, report.lr);
+        }
         if report.loss_sum.is_finite() {
             self.losses.sum += report.loss_sum;
             self.losses.count = self.losses.count.saturating_add(report.loss_count);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::change::Change;
 use crate::guard::Norms;
 use crate::span::Slot;
+use crate::state::State;
 
 /// Decides how long each member trains, on how much, before the next average.
 ///
@@ -42,6 +43,9 @@ pub trait Cadence: Send {
     /// Relative speeds of `live` for [`Pool::reserve`](crate::Pool::reserve); those without an estimate count with the
     /// median of the others.
     fn weights(&self, live: &[Slot]) -> Vec<(Slot, f64)>;
+
+    /// Everything worth keeping over a restart of the run, whoever takes part in it then.
+    fn state(&self) -> State;
 }
 
 /// What a member measured in one window.
@@ -89,6 +93,8 @@ pub struct RoundFeedback {
     pub steps: Vec<(Slot, u32)>,
     /// Norms before and after.
     pub norms: Vec<(Slot, Norms)>,
+    /// Learning rate of each member's last batch.
+    pub rates: Vec<(Slot, f64)>,
 }
 
 /// What the next window is for.

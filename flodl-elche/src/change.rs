@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::guard::Verdict;
+use crate::guard::{Grounds, Verdict};
 use crate::span::Slot;
 use crate::speed::ABSENT_MAX;
 
@@ -86,9 +86,23 @@ pub enum Change {
         /// What holds it.
         why: Hold,
     },
-    /// A guard asked for a nudge by no number.
+    /// A round was not found stable.
+    Judged {
+        /// Who said so; where both did, who was stricter.
+        judge: Judge,
+        /// What should happen.
+        verdict: Verdict,
+        /// Why.
+        grounds: Grounds,
+    },
+    /// After a verdict that was not stable windows may grow again.
+    Rearmed {
+        /// Stable verdicts in a row since.
+        stable: u32,
+    },
+    /// The guard asked for a nudge by no number.
     NudgeRejected,
-    /// A guard asked for another nudge too soon.
+    /// Another nudge was asked for too soon.
     NudgeSkipped {
         /// Rounds since the last one.
         since: u32,
@@ -120,6 +134,24 @@ pub enum Change {
     },
     /// A window is planned although no round was committed since the last plan.
     Replan(Replan),
+    /// The scheduler goes on from what it knew before a restart.
+    Restored {
+        /// Batches of the slowest member in a window.
+        anchor: u32,
+        /// Members whose speed is known from before.
+        members: u32,
+        /// Whether the guard goes on too; else it is another one and begins anew.
+        guard: bool,
+    },
+}
+
+/// Who judges a round.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Judge {
+    /// The guard.
+    Guard,
+    /// The watcher of the learning rate.
+    LearningRate,
 }
 
 /// What is wrong with a window report.
@@ -152,6 +184,8 @@ pub enum Figure {
     Divergence,
     /// A norm that is no finite number of at least 0.
     Norm,
+    /// A learning rate that is no finite number of at least 0.
+    Rate,
 }
 
 /// Why a slowest member was elected.
@@ -185,9 +219,9 @@ pub enum AnchorWhy {
         /// The anchor whose window holds an epoch.
         cap: u32,
     },
-    /// The guard asked for it.
+    /// The verdict on a round asked for it.
     Nudged {
-        /// By this factor, before it is clamped to [0.1, 1].
+        /// By this factor, in [0.1, 1].
         factor: f64,
     },
 }
@@ -260,9 +294,11 @@ impl fmt::Display for Change {
             Self::AnchorHeld { anchor, target, why } => {
                 write!(f, "anchor stays at {anchor} though {target} meets the overhead target: {why}")
             }
+            Self::Judged { judge, verdict, grounds } => write!(f, "{judge} finds that {grounds}: {verdict}"),
+            Self::Rearmed { stable } => write!(f, "{stable} rounds in a row were stable: windows may grow again"),
             Self::NudgeRejected => f.write_str("the guard's nudge is ignored: its factor is not a finite number"),
             Self::NudgeSkipped { since } => {
-                write!(f, "the guard's nudge is ignored: the last one was {since} rounds ago")
+                write!(f, "the window is not shortened again: the last time was {since} rounds ago")
             }
             Self::Tail { left, windows, planned } => {
                 write!(f, "{left} batches left in the epoch, {windows} windows: {planned} batches in this one")
@@ -277,7 +313,20 @@ impl fmt::Display for Change {
                 f.write_str("the next window follows without a round: nothing was trained")
             }
             Self::Replan(Replan::NoRound) => f.write_str("the next window follows without a round: none was committed"),
+            Self::Restored { anchor, members, guard } => {
+                let guard = if *guard { "the guard goes on too" } else { "the guard begins anew" };
+                write!(f, "going on with anchor {anchor} and the speeds of {members} members; {guard}")
+            }
         }
+    }
+}
+
+impl fmt::Display for Judge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Guard => "the guard",
+            Self::LearningRate => "the learning rate's watcher",
+        })
     }
 }
 
@@ -299,6 +348,7 @@ impl fmt::Display for Figure {
             Self::Wait => "a wait longer than the window",
             Self::Divergence => "a divergence that is not a finite number of at least 0",
             Self::Norm => "a norm that is not a finite number of at least 0",
+            Self::Rate => "a learning rate that is not a finite number of at least 0",
         })
     }
 }
@@ -321,7 +371,7 @@ impl fmt::Display for AnchorWhy {
                 write!(f, "{:.1} % of the window was overhead and {target} would meet the target", overhead * 100.0)
             }
             Self::Epoch { cap } => write!(f, "{cap} covers a whole epoch"),
-            Self::Nudged { factor } => write!(f, "the guard asked for a factor of {factor}"),
+            Self::Nudged { factor } => write!(f, "shortened by a factor of {factor}"),
         }
     }
 }
@@ -336,9 +386,8 @@ impl fmt::Display for Hold {
                     overhead * 100.0
                 )
             }
-            Self::Guard { verdict: Verdict::SuppressGrowth } => f.write_str("the guard suppresses growth"),
-            Self::Guard { verdict } => write!(f, "the guard says {verdict:?}"),
-            Self::Rearming { stable, needed } => write!(f, "the guard was content in {stable} of {needed} rounds"),
+            Self::Guard { verdict } => write!(f, "the verdict on this round is that {verdict}"),
+            Self::Rearming { stable, needed } => write!(f, "{stable} of {needed} rounds in a row were stable"),
         }
     }
 }
@@ -358,7 +407,16 @@ mod tests {
             ),
             (
                 Change::AnchorHeld { anchor: 4, target: 9, why: Hold::Rearming { stable: 2, needed: 5 } },
-                "anchor stays at 4 though 9 meets the overhead target: the guard was content in 2 of 5 rounds",
+                "anchor stays at 4 though 9 meets the overhead target: 2 of 5 rounds in a row were stable",
+            ),
+            (
+                Change::Judged {
+                    judge: Judge::Guard,
+                    verdict: Verdict::NudgeDown { factor: 0.5 },
+                    grounds: Grounds::Rising { rounds: 5, divergence: 0.0712, threshold: 0.05 },
+                },
+                "the guard finds that the divergence rose over 5 rounds to 0.0712, above 0.05: windows become shorter by \
+                 a factor of 0.5",
             ),
             (
                 Change::Elected { slot: Slot(1), before: Some(Slot(0)), cohort: vec![], why: ElectedWhy::Departed },

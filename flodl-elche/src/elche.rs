@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::arbiter::Arbiter;
 use crate::batches::batches_in;
 use crate::cadence::{Cadence, Demand, Plan, RoundFeedback, Share, WindowSample};
 use crate::change::{Change, Figure, Rejected, Replan};
@@ -15,6 +16,7 @@ use crate::mode::Policy;
 use crate::span::Slot;
 use crate::speed::{Shift, Speed, median};
 use crate::split::largest_remainder;
+use crate::state::{Remembered, State};
 use crate::tail;
 use crate::window::{self, Known, RATIO_MAX, Row};
 
@@ -33,8 +35,10 @@ enum Open {
 pub struct Elche {
     settings: Settings,
     hints: BTreeMap<Slot, f64>,
-    guard: Box<dyn Guard>,
+    arbiter: Arbiter,
     members: BTreeMap<Slot, Speed>,
+    /// From before a restart, of those that have not joined since.
+    remembered: Remembered,
     election: Election,
     growth: Growth,
     open: Open,
@@ -54,13 +58,32 @@ impl Elche {
         Ok(Self {
             settings,
             hints,
-            guard,
+            arbiter: Arbiter::new(guard),
             members: BTreeMap::new(),
+            remembered: Remembered::default(),
             election: Election::default(),
             growth,
             open: Open::No,
             changes: Vec::new(),
         })
+    }
+
+    /// A scheduler that goes on where another one was when it gave its [`state`](Cadence::state).
+    ///
+    /// The members join again; who was known then has its speed, whoever is missing or new. The anchor is kept within the
+    /// settings' bounds, and the guard goes on where it is the same one. Numbers that cannot be are left out.
+    ///
+    /// # Errors
+    ///
+    /// Where the settings contradict each other.
+    pub fn restore(settings: Settings, guard: Box<dyn Guard>, state: &State) -> Result<Self, SettingsError> {
+        let mut elche = Self::new(settings, guard)?;
+        let kept = state.guard.restore(&mut elche.arbiter);
+        elche.growth = Growth::restored(&elche.settings, state.anchor, state.calibrations, &state.reduce);
+        elche.remembered = Remembered::of(state);
+        let members = u32::try_from(elche.remembered.speeds.len()).unwrap_or(u32::MAX);
+        elche.changes.push(Change::Restored { anchor: elche.growth.anchor(), members, guard: kept });
+        Ok(elche)
     }
 
     /// The settings it was made with.
@@ -191,9 +214,21 @@ impl Elche {
         Costs { overhead: Some(overhead), reduce: Some(reduce), fill, batch }
     }
 
+    /// Learning rates that can be.
+    fn rates(&mut self, outcome: &RoundFeedback) -> Vec<f64> {
+        let mut rates = Vec::with_capacity(outcome.rates.len());
+        for &(slot, rate) in &outcome.rates {
+            if usable(rate) {
+                rates.push(rate);
+            } else {
+                self.changes.push(Change::FeedbackRejected { what: Figure::Rate, slot: Some(slot) });
+            }
+        }
+        rates
+    }
+
     /// What the guard may see: a figure that is no number is missing, not 0.
     fn guard_input(&mut self, outcome: &RoundFeedback) -> GuardInput {
-        let usable = |x: f64| x.is_finite() && x >= 0.0;
         let mut input = GuardInput { steps: outcome.steps.clone(), ..GuardInput::default() };
         input.k_max = outcome.steps.iter().map(|&(_, steps)| steps).max().unwrap_or(0);
         for &(slot, divergence) in &outcome.divergence {
@@ -214,6 +249,11 @@ impl Elche {
     }
 }
 
+/// Whether a measured quantity can be.
+fn usable(x: f64) -> bool {
+    x.is_finite() && x >= 0.0
+}
+
 impl fmt::Debug for Elche {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Elche")
@@ -227,7 +267,12 @@ impl fmt::Debug for Elche {
 
 impl Cadence for Elche {
     fn join(&mut self, slot: Slot) {
-        self.members.insert(slot, Speed::default());
+        let speed = self.remembered.speeds.remove(&slot).unwrap_or_default();
+        let known = speed.batch().is_some();
+        self.members.insert(slot, speed);
+        if known && self.remembered.elected == Some(slot) {
+            self.election.recall(slot);
+        }
         let hint = self.hints.get(&slot).copied();
         self.changes.push(Change::Joined { slot, hint });
         if hint.is_some() && self.members.values().all(|speed| speed.batch().is_none()) {
@@ -286,8 +331,9 @@ impl Cadence for Elche {
             }
         }
         let input = self.guard_input(outcome);
-        let verdict = self.guard.verdict(&input);
-        self.growth.round(&self.settings, &costs, verdict, &mut self.changes);
+        let mut rates = self.rates(outcome);
+        let ruling = self.arbiter.rule(&input, &mut rates, &mut self.changes);
+        self.growth.round(&self.settings, &costs, &ruling, &mut self.changes);
         std::mem::take(&mut self.changes)
     }
 
@@ -346,6 +392,11 @@ impl Cadence for Elche {
         self.scale(&mut members);
         let unknown = median(members.iter().filter_map(|member| member.batch)).unwrap_or(1.0);
         members.iter().map(|member| (member.slot, 1.0 / member.batch.unwrap_or(unknown))).collect()
+    }
+
+    fn state(&self) -> State {
+        State::of(&self.growth, self.election.current().or(self.remembered.elected), &self.arbiter)
+            .with_members(self.remembered.speeds.iter().chain(&self.members))
     }
 }
 

@@ -21,6 +21,11 @@ impl Election {
         self.current
     }
 
+    /// Elects who was elected before a restart.
+    pub(crate) fn recall(&mut self, slot: Slot) {
+        self.current = Some(slot);
+    }
+
     /// Elects the slowest by hints, as long as nothing is measured.
     pub(crate) fn pin(&mut self, times: &[(Slot, f64)]) -> Option<Change> {
         let (slowest, _) = slowest(times)?;

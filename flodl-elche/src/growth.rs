@@ -5,6 +5,7 @@
 //! `a* = ceil((reduce + fill + b/2) (1 - t) / (t b))` on. Without the half batch a cheap reduce would drive the anchor
 //! to 1, where idling dominates.
 
+use crate::arbiter::Ruling;
 use crate::change::{AnchorWhy, Change, Hold};
 use crate::config::Settings;
 use crate::guard::Verdict;
@@ -17,10 +18,6 @@ const MOVES_FROM: u32 = 2;
 const SETTLED_FROM: u32 = 5;
 /// A target within this of the anchor leaves it alone.
 pub(crate) const DEAD_BAND: f64 = 0.20;
-/// So many Stable verdicts in a row and windows may grow again.
-const REARM: u32 = 5;
-/// At most one nudge in so many rounds.
-const NUDGE_EVERY: u32 = 3;
 
 /// What a round tells about the cost of windows, in seconds.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
@@ -42,20 +39,27 @@ pub(crate) struct Growth {
     calibrations: u32,
     reduce: Window,
     epoch_cap: u32,
-    disarmed: Option<u32>,
-    since_nudge: u32,
 }
 
 impl Growth {
     pub(crate) fn new(settings: &Settings) -> Self {
-        Self {
-            anchor: settings.first_anchor(),
-            calibrations: 0,
-            reduce: Window::default(),
-            epoch_cap: u32::MAX,
-            disarmed: None,
-            since_nudge: NUDGE_EVERY,
+        Self { anchor: settings.first_anchor(), calibrations: 0, reduce: Window::default(), epoch_cap: u32::MAX }
+    }
+
+    /// Goes on from an anchor, calibrations and reduce times of before, as far as the settings allow.
+    pub(crate) fn restored(settings: &Settings, anchor: u32, calibrations: u32, reduce: &[f64]) -> Self {
+        let mut growth = Self { calibrations, ..Self::new(settings) };
+        if settings.policy != Policy::Sync {
+            // A nudged anchor is below the minimum and stays there until growth is armed again.
+            growth.anchor = anchor.clamp(1, settings.max_anchor);
         }
+        reduce.iter().filter(|seconds| seconds.is_finite() && **seconds >= 0.0).for_each(|&s| growth.reduce.push(s));
+        growth
+    }
+
+    /// The last reduce times, in seconds, oldest first.
+    pub(crate) fn reduce(&self) -> &[f64] {
+        self.reduce.values()
     }
 
     pub(crate) fn anchor(&self) -> u32 {
@@ -77,57 +81,35 @@ impl Growth {
         self.set(self.anchor.min(self.epoch_cap), AnchorWhy::Epoch { cap: self.epoch_cap }, changes);
     }
 
-    /// Moves the anchor after a round, by the guard's verdict first and the overhead second.
-    pub(crate) fn round(&mut self, settings: &Settings, costs: &Costs, verdict: Verdict, changes: &mut Vec<Change>) {
+    /// Moves the anchor after a round, by the ruling on it first and the overhead second.
+    pub(crate) fn round(&mut self, settings: &Settings, costs: &Costs, ruling: &Ruling, changes: &mut Vec<Change>) {
         if settings.policy == Policy::Sync {
             return;
         }
         if let Some(reduce) = costs.reduce {
             self.reduce.push(reduce);
         }
-        self.since_nudge = self.since_nudge.saturating_add(1);
-        match verdict {
-            Verdict::Stable => self.stable(),
-            Verdict::SuppressGrowth => self.disarmed = Some(0),
-            Verdict::NudgeDown { factor } => {
-                self.disarmed = Some(0);
-                self.nudge(factor, changes);
-                return;
-            }
+        if let Some(factor) = ruling.nudge {
+            let nudged = (f64::from(self.anchor) * factor).ceil().max(1.0);
+            self.set(nudged as u32, AnchorWhy::Nudged { factor }, changes);
         }
-        self.towards_target(settings, costs, verdict, changes);
+        if !matches!(ruling.verdict, Verdict::NudgeDown { .. }) {
+            self.towards_target(settings, costs, ruling, changes);
+        }
     }
 
-    fn stable(&mut self) {
-        self.disarmed = self.disarmed.map(|stable| stable + 1).filter(|&stable| stable < REARM);
-    }
-
-    fn nudge(&mut self, factor: f64, changes: &mut Vec<Change>) {
-        if !factor.is_finite() {
-            changes.push(Change::NudgeRejected);
-            return;
-        }
-        if self.since_nudge < NUDGE_EVERY {
-            changes.push(Change::NudgeSkipped { since: self.since_nudge });
-            return;
-        }
-        self.since_nudge = 0;
-        let nudged = (f64::from(self.anchor) * factor.clamp(0.1, 1.0)).ceil().max(1.0);
-        self.set(nudged as u32, AnchorWhy::Nudged { factor }, changes);
-    }
-
-    fn towards_target(&mut self, settings: &Settings, costs: &Costs, verdict: Verdict, changes: &mut Vec<Change>) {
+    fn towards_target(&mut self, settings: &Settings, costs: &Costs, ruling: &Ruling, changes: &mut Vec<Change>) {
         let Some(target) = self.target(settings, costs) else { return };
         let overhead = costs.overhead.unwrap_or(0.0);
         let why = AnchorWhy::Overhead { overhead, target };
         let anchor = f64::from(self.anchor);
         let inside = (f64::from(target) - anchor).abs() <= DEAD_BAND * anchor;
         let stepped = if inside { self.anchor } else { target.clamp(self.anchor.div_ceil(2), self.anchor * 2) };
-        let to = self.bounded(settings, stepped);
+        let to = self.bounded(settings, stepped, ruling);
         if to == self.anchor {
             return;
         }
-        if let Some(hold) = self.hold(settings, to, overhead, verdict) {
+        if let Some(hold) = self.hold(settings, to, overhead, ruling) {
             changes.push(Change::AnchorHeld { anchor: self.anchor, target, why: hold });
             return;
         }
@@ -143,26 +125,19 @@ impl Growth {
         Some((exact - 1e-9).ceil().clamp(1.0, f64::from(u32::MAX / 4)) as u32)
     }
 
-    fn bounded(&self, settings: &Settings, anchor: u32) -> u32 {
-        let min = if self.disarmed.is_some() { 1 } else { settings.min_anchor };
+    fn bounded(&self, settings: &Settings, anchor: u32, ruling: &Ruling) -> u32 {
+        let min = if ruling.hold.is_some() { 1 } else { settings.min_anchor };
         anchor.max(min).min(settings.max_anchor).min(self.epoch_cap).max(1)
     }
 
     /// What keeps the anchor from moving to `to`.
-    fn hold(&self, settings: &Settings, to: u32, overhead: f64, verdict: Verdict) -> Option<Hold> {
+    fn hold(&self, settings: &Settings, to: u32, overhead: f64, ruling: &Ruling) -> Option<Hold> {
         if self.calibrations < MOVES_FROM
             || (self.calibrations < SETTLED_FROM && overhead <= 2.0 * settings.overhead_target)
         {
             return Some(Hold::Early { calibrations: self.calibrations, overhead });
         }
-        if to < self.anchor {
-            return None;
-        }
-        match (verdict, self.disarmed) {
-            (Verdict::Stable, None) => None,
-            (Verdict::Stable, Some(stable)) => Some(Hold::Rearming { stable, needed: REARM }),
-            (verdict, _) => Some(Hold::Guard { verdict }),
-        }
+        if to < self.anchor { None } else { ruling.hold }
     }
 
     fn set(&mut self, to: u32, why: AnchorWhy, changes: &mut Vec<Change>) {
@@ -176,6 +151,9 @@ impl Growth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arbiter::Arbiter;
+    use crate::arbiter::tests::Scripted;
+    use crate::guard::GuardInput;
 
     fn costs(reduce_ms: f64, batch_ms: f64) -> Costs {
         Costs { overhead: Some(0.2), reduce: Some(reduce_ms / 1e3), fill: 0.0, batch: Some(batch_ms / 1e3) }
@@ -185,11 +163,13 @@ mod tests {
     fn anchors(growth: &mut Growth, costs: &Costs, verdicts: &[Verdict]) -> Vec<u32> {
         let settings = Settings::default();
         let mut changes = Vec::new();
+        let mut arbiter = Arbiter::new(Box::new(Scripted(verdicts.to_vec())));
         verdicts
             .iter()
-            .map(|&verdict| {
+            .map(|_| {
                 growth.calibrated();
-                growth.round(&settings, costs, verdict, &mut changes);
+                let ruling = arbiter.rule(&GuardInput::default(), &mut [], &mut changes);
+                growth.round(&settings, costs, &ruling, &mut changes);
                 growth.anchor()
             })
             .collect()
@@ -216,7 +196,8 @@ mod tests {
         let mut growth = started();
         anchors(&mut growth, &costs(1000.0, 32.0), &[STABLE; 12]);
         // With a free reduce the half batch alone asks for 0.5 * 0.97 / 0.03 = 16.2.
-        let down = anchors(&mut growth, &costs(0.0, 32.0), &[SUPPRESS; 14]);
+        // A guard that suppresses growth now and then does not hold it.
+        let down = anchors(&mut growth, &costs(0.0, 32.0), &[SUPPRESS, STABLE].repeat(7));
         assert_eq!(down.last(), Some(&17), "{down:?}");
         assert!(down.windows(2).all(|w| w[1] >= w[0].div_ceil(2)));
     }
@@ -240,10 +221,6 @@ mod tests {
         let nudge = Verdict::NudgeDown { factor: 0.5 };
         let verdicts = [STABLE, nudge, nudge, nudge, nudge, STABLE, STABLE, STABLE, STABLE, STABLE];
         assert_eq!(anchors(&mut growth, &costs(20.0, 32.0), &verdicts), [4, 2, 2, 2, 1, 1, 1, 1, 1, 4]);
-        let mut changes = Vec::new();
-        let broken = Verdict::NudgeDown { factor: f64::NAN };
-        growth.round(&Settings::default(), &costs(20.0, 32.0), broken, &mut changes);
-        assert_eq!((growth.anchor(), changes), (4, vec![Change::NudgeRejected]));
     }
 
     #[test]

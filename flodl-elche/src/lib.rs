@@ -46,6 +46,7 @@
 //!
 //! The crate has no cargo features.
 
+mod arbiter;
 mod batches;
 mod cadence;
 mod change;
@@ -63,23 +64,29 @@ mod span;
 mod spanset;
 mod speed;
 mod split;
+mod state;
 mod stop;
 mod tail;
+mod watcher;
 mod window;
 
 pub use batches::{Batches, batches_in};
 pub use cadence::{Cadence, Demand, Plan, RoundFeedback, Share, WindowSample};
-pub use change::{AnchorWhy, Change, ElectedWhy, Figure, Hold, Rejected, Replan};
+pub use change::{AnchorWhy, Change, ElectedWhy, Figure, Hold, Judge, Rejected, Replan};
 pub use config::{Settings, SettingsError};
 pub use elche::Elche;
-pub use guard::{Guard, GuardInput, NoGuard, Norms, Verdict};
+pub use guard::{
+    Grounds, Guard, GuardInput, GuardKind, Judgement, MsfGuard, NoGuard, Norms, TrendGuard, UnknownGuard, Verdict,
+};
 pub use lr::lr_position;
 pub use mode::{Mode, Policy, UnknownMode, Windowing};
 pub use permutation::Permutation;
 pub use pool::{Pool, PoolError, Settled};
 pub use span::{Slot, Span};
 pub use split::largest_remainder;
+pub use state::State;
 pub use stop::{Stop, StopRule};
+pub use watcher::LrPhase;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

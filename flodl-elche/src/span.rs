@@ -2,11 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A member of the run, as the caller numbers them.
 ///
 /// The numbers are small and dense (a rank is the usual choice), and they order the members: every result that lists
 /// members lists them in ascending order.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Slot(pub u32);
 
 impl fmt::Display for Slot {

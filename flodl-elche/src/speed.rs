@@ -4,7 +4,6 @@
 //! than a quarter on the same side, the device has changed (throttled, or has the machine to itself again), and the
 //! estimate starts over from the newest sample.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::cadence::WindowSample;
@@ -99,6 +98,20 @@ impl Speed {
         forgotten
     }
 
+    /// The measured times that are kept, in seconds, oldest first: batches and fills.
+    pub(crate) fn kept(&self) -> (&[f64], &[f64]) {
+        (self.batch.values(), self.fill.values())
+    }
+
+    /// Goes on from kept times; what cannot be one is left out.
+    pub(crate) fn from_kept(batches: &[f64], fills: &[f64]) -> Self {
+        let mut speed = Self::default();
+        let possible = BATCH_MIN.as_secs_f64()..=BATCH_MAX.as_secs_f64();
+        batches.iter().filter(|seconds| possible.contains(seconds)).for_each(|&s| speed.batch.push(s));
+        fills.iter().filter(|seconds| (0.0..=*possible.end()).contains(*seconds)).for_each(|&s| speed.fill.push(s));
+        speed
+    }
+
     /// Whether a sample was taken since the last window's end.
     pub(crate) fn is_fresh(&self) -> bool {
         self.fresh
@@ -128,38 +141,53 @@ fn split_sample(sample: WindowSample) -> Result<(f64, f64), Rejected> {
 }
 
 /// The last few values of something, and their median.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub(crate) struct Window {
-    values: VecDeque<f64>,
+    values: [f64; KEPT],
+    len: usize,
 }
 
 impl Window {
     pub(crate) fn push(&mut self, value: f64) {
-        if self.values.len() == KEPT {
-            self.values.pop_front();
+        if self.len == KEPT {
+            self.values.rotate_left(1);
+        } else {
+            self.len += 1;
         }
-        self.values.push_back(value);
+        self.values[self.len - 1] = value;
     }
 
     fn restart(&mut self, value: f64) {
-        self.values.clear();
-        self.values.push_back(value);
+        self.len = 0;
+        self.push(value);
+    }
+
+    /// The values, oldest first.
+    pub(crate) fn values(&self) -> &[f64] {
+        &self.values[..self.len]
     }
 
     pub(crate) fn median(&self) -> Option<f64> {
-        median(self.values.iter().copied())
+        let mut values = self.values;
+        median_in(&mut values[..self.len])
     }
 }
 
-/// The median, the mean of the middle two where their number is even; none of nothing.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.into_iter().collect();
-    if sorted.is_empty() {
-        return None;
+/// The median of `values`, which are sorted by this: the mean of the middle two where their number is even; none of
+/// nothing.
+pub(crate) fn median_in(values: &mut [f64]) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
-    sorted.sort_unstable_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 })
+}
+
+/// The median of what an iterator gives.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    median_in(&mut values.into_iter().collect::<Vec<f64>>())
 }
 
 #[cfg(test)]
