@@ -46,6 +46,7 @@ impl Running {
         }
         self.update_members(ctx, &open, &closing);
         self.record_round(ctx, &open, &folded, &closing);
+        self.longest_round = self.longest_round.max(ctx.now.since(open.requested));
         ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
         if folded.any_mass {
             self.feed_scheduler(ctx, &open);
@@ -92,7 +93,7 @@ impl Running {
         let holders: Vec<Rank> = holding.map(|(&rank, _)| rank).collect();
         let has_consensus = self.consensus.is_some() || outcome != RoundOutcome::Nothing;
         // The final consensus is held by somebody, who can evaluate it.
-        let is_final = (self.is_done() || self.stopping) && has_consensus && !holders.is_empty();
+        let is_final = (self.is_done() || self.stopping.is_some()) && has_consensus && !holders.is_empty();
         let next = if is_final { Next::Final } else { Next::Window };
         Closing { outcome, next, holders, unequal, settled }
     }

@@ -1,5 +1,6 @@
 //! What a run is told before it starts, and the deadlines that follow from its patience.
 
+use crate::MaxFailure;
 use core::fmt;
 use core::time::Duration;
 use flodl_elche::Mode;
@@ -29,7 +30,27 @@ pub struct Config {
     pub patience: Duration,
     /// Ranks to make slower on purpose.
     pub slow: Slowing,
+    /// Who may be missing, and how one leaves.
+    pub membership: Membership,
 }
+
+/// Who may be missing, and how one leaves.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// The losses that end the run.
+    pub max_failure: MaxFailure,
+    /// How long a rank that leaves by plan may take to the end of its round; then it is let go without.
+    pub leave_grace: Duration,
+}
+
+impl Default for Membership {
+    fn default() -> Membership {
+        Membership { max_failure: MaxFailure::None, leave_grace: LEAVE_GRACE }
+    }
+}
+
+/// The time of a planned leave where nobody says otherwise.
+const LEAVE_GRACE: Duration = Duration::from_secs(20);
 
 /// Emulated slowness, so that unequal devices can be had on one machine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -95,6 +116,12 @@ pub enum ConfigError {
         /// The most.
         max: Duration,
     },
+    /// A limit of losses that cannot be meant.
+    #[error("--max-failure {got} is not a number of ranks from 1 on or a percentage from 1% to 100%")]
+    MaxFailure {
+        /// Asked for.
+        got: MaxFailure,
+    },
     /// A rank that the run does not have.
     #[error("--slow {rank}={factor} names a rank that a run of {world} ranks does not have: ranks are 0..={last}", rank = rank.0)]
     SlowRank {
@@ -147,6 +174,10 @@ impl Config {
         if self.patience < PATIENCE_MIN || self.patience > PATIENCE_MAX {
             return Err(ConfigError::Patience { got: self.patience, min: PATIENCE_MIN, max: PATIENCE_MAX });
         }
+        let got = self.membership.max_failure;
+        if !got.is_possible() {
+            return Err(ConfigError::MaxFailure { got });
+        }
         self.slow.factors.iter().try_for_each(|(&rank, &factor)| self.check_slow(rank, factor))
     }
 
@@ -169,7 +200,7 @@ pub struct Deadlines {
     pub heartbeat: Duration,
     /// Silence after which a rank or a link counts as dead; also: no movement after which a stall is reported.
     pub silence: Duration,
-    /// An evaluation or a checkpoint at most.
+    /// An evaluation or a checkpoint at most, where its cost is not known.
     pub callback: Duration,
     /// From `Shutdown` to the last rank's end.
     pub shutdown: Duration,
@@ -194,12 +225,49 @@ impl Deadlines {
     }
 }
 
+impl Deadlines {
+    /// How long a rank may train without a step before it is named: three times its expected window, or ten times the
+    /// patience where that is not known. Steps are known from heartbeats, two of which are added.
+    #[must_use]
+    pub fn stall(&self, expected: Option<Duration>) -> Duration {
+        match expected {
+            Some(window) => window.saturating_mul(3).saturating_add(self.heartbeat * 2),
+            None => self.silence.saturating_mul(10),
+        }
+    }
+
+    /// How long a rank may train without a step before it counts as dead: at least three times the patience, and never
+    /// shorter than [`Deadlines::stall`].
+    #[must_use]
+    pub fn stall_ceiling(&self, expected: Option<Duration>) -> Duration {
+        self.stall(expected).max(self.silence.saturating_mul(3))
+    }
+
+    /// How long an evaluation or a checkpoint may take: three times what is expected, at least thirty times the patience.
+    #[must_use]
+    pub fn callback_ceiling(&self, expected: Option<Duration>) -> Duration {
+        self.callback.max(expected.unwrap_or_default().saturating_mul(3))
+    }
+
+    /// How long a round may wait for a living rank's snapshot, contribution or answer: ten times the longest round so far,
+    /// at least thirty times the patience.
+    #[must_use]
+    pub fn round_ceiling(&self, longest: Duration) -> Duration {
+        self.silence.saturating_mul(30).max(longest.saturating_mul(10))
+    }
+}
+
 impl fmt::Display for Deadlines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "patience {:?}: heartbeat every {:?}, dead after {:?} of silence, evaluation and saving within {:?}, end within {:?}",
-            self.silence, self.heartbeat, self.silence, self.callback, self.shutdown
+            "patience {:?}: heartbeat every {:?}, dead after {:?} of silence or {:?} (at least) without a step, evaluation and saving within {:?}, end within {:?}",
+            self.silence,
+            self.heartbeat,
+            self.silence,
+            self.stall_ceiling(Some(Duration::ZERO)),
+            self.callback,
+            self.shutdown
         )
     }
 }

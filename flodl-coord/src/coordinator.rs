@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::finishing::{Ending, Finishing};
 use crate::formation::{Formed, Forming, ManifestPart};
 use crate::members::Members;
-use crate::running::{Running, Snapshot, Step};
+use crate::running::{Running, Snapshot, Step, Stopping};
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
 use flodl_elche::{Elche, Guard, NoGuard, Settings};
@@ -152,7 +152,7 @@ impl Coordinator {
         self.watch.moved(now);
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         match &mut self.phase {
-            Phase::Running(running) if self.stops == 1 => running.stop(&mut ctx),
+            Phase::Running(running) if self.stops == 1 => running.stop(&mut ctx, Stopping::Request),
             Phase::Finishing(_) if self.stops == 1 => {}
             Phase::Finishing(finishing) if finishing.is_saved() => {
                 self.end(4, Some(Reason::new("stopped-at-once", "stopped at once, on request, after saving")), now);
@@ -187,7 +187,10 @@ impl Coordinator {
                     Step::Again => continue,
                     Step::Hold(reason) => reason,
                     Step::Final => {
-                        let ending = if running.is_done() { Ending::Done } else { Ending::Stopped };
+                        let ending = match running.stopping {
+                            Some(why) if !running.is_done() => Ending::Stopped(why),
+                            _ => Ending::Done,
+                        };
                         self.finish(ending, now);
                         continue;
                     }

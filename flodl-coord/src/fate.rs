@@ -52,6 +52,11 @@ pub enum Fate {
         /// How many.
         rounds: u32,
     },
+    /// It gave signs of life, but made no step (or no answer to a round) for so long.
+    Stalled {
+        /// How long.
+        still: Duration,
+    },
     /// It did not end within the time given for it.
     Overdue {
         /// The time given.
@@ -136,6 +141,8 @@ impl Fate {
         const CRASHES: [i32; 5] = [4, 6, 7, 8, 11]; // SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
         match self {
             Fate::Failed { .. } | Fate::NotStarted { .. } | Fate::Breach(_) | Fate::Refused(_) => true,
+            // Its process lives: what hangs is its own code, maybe over these samples.
+            Fate::Stalled { .. } => true,
             Fate::Exited { status: ExitStatus::Code(_), .. } => true,
             Fate::Exited { status: ExitStatus::Signal(signal), .. } => CRASHES.contains(signal),
             Fate::Exited { status: ExitStatus::Unknown, .. } => false,
@@ -156,6 +163,7 @@ impl Fate {
             Fate::HostLost { .. } => "host-lost",
             Fate::Breach(_) => "protocol-breach",
             Fate::OutOfSync { .. } => "out-of-sync",
+            Fate::Stalled { .. } => "stalled",
             Fate::Overdue { .. } => "overdue",
         }
     }
@@ -193,6 +201,13 @@ impl fmt::Display for Fate {
             Fate::HostLost { error } => write!(f, "the link to its host is gone: {error}"),
             Fate::Breach(breach) => write!(f, "it broke the protocol: {breach}"),
             Fate::OutOfSync { rounds } => write!(f, "it did not hold the consensus after {rounds} rounds in a row"),
+            Fate::Stalled { still } => {
+                write!(
+                    f,
+                    "it gave signs of life but made no progress for {:.1} s: its program hangs",
+                    still.as_secs_f64()
+                )
+            }
             Fate::Overdue { within } => write!(f, "it did not end within {within:?} of being told to"),
         }
     }

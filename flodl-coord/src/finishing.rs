@@ -6,7 +6,7 @@ use crate::gate::list;
 use crate::id;
 use crate::members::State;
 use crate::output::{Output, SaveRequest};
-use crate::running::Running;
+use crate::running::{Running, Stopping};
 use core::fmt;
 use flodl_wire::message::Control;
 use flodl_wire::message::record::{EventKind, Reason};
@@ -38,8 +38,8 @@ enum Saved {
 pub(crate) enum Ending {
     /// Everything is trained.
     Done,
-    /// Somebody asked for it.
-    Stopped,
+    /// Before its time.
+    Stopped(Stopping),
     /// Nobody is left; the last one's fate.
     Deserted { brought_itself_down: bool },
 }
@@ -56,7 +56,7 @@ impl Finishing {
         let mut finishing = Finishing { running, ending, stage: Stage::Saving { until: ctx.now }, saved: Saved::Not };
         finishing.stage = match finishing.ending {
             Ending::Deserted { .. } => finishing.save(ctx),
-            Ending::Done | Ending::Stopped => finishing.evaluate(ctx, BTreeSet::new()),
+            Ending::Done | Ending::Stopped(_) => finishing.evaluate(ctx, BTreeSet::new()),
         };
         finishing
     }
@@ -120,7 +120,7 @@ impl Finishing {
             batch_size: agreed.batch_size,
             coverage,
             anchor: self.running.scheduler.anchor(),
-            why: self.ending.sentence().to_owned(),
+            why: self.ending.reason().text,
         };
         ctx.out.push_back(Output::Save(Box::new(request)));
         Stage::Saving { until: ctx.now.plus(ctx.deadlines.callback) }
@@ -143,9 +143,7 @@ impl Finishing {
     fn shut_down(&mut self, ctx: &mut Context<'_>) -> Stage {
         let control = match self.ending {
             Ending::Done => Control::Shutdown,
-            Ending::Stopped | Ending::Deserted { .. } => {
-                Control::ShutdownWithSave { why: Reason::new("stopped", self.ending.sentence()) }
-            }
+            Ending::Stopped(_) | Ending::Deserted { .. } => Control::ShutdownWithSave { why: self.ending.reason() },
         };
         ctx.broadcast(control);
         for member in ctx.members.iter_mut().filter(|member| !member.is_gone()) {
@@ -227,7 +225,8 @@ impl Finishing {
         let lost: Vec<Rank> = lost.map(|member| member.rank).collect();
         let without = if lost.is_empty() { String::new() } else { format!(", without {}", shown(&lost)) };
         let unsaved = if self.saved == Saved::Failed { "; the checkpoint was not written" } else { "" };
-        Reason::new("ended", format!("{}{without}{unsaved}", self.ending.sentence())).about(lost)
+        let why = self.ending.reason();
+        Reason { text: format!("{}{without}{unsaved}", why.text), ..why }.about(lost)
     }
 
     fn exit(&self, ctx: &Context<'_>) -> i32 {
@@ -235,8 +234,8 @@ impl Finishing {
             Ending::Done if self.saved != Saved::Written => 1,
             Ending::Done if ctx.members.any_loss() => 3,
             Ending::Done => 0,
-            Ending::Stopped if self.saved == Saved::Written => 4,
-            Ending::Stopped => 1,
+            Ending::Stopped(_) if self.saved == Saved::Written => 4,
+            Ending::Stopped(_) => 1,
             Ending::Deserted { brought_itself_down } if brought_itself_down || self.saved == Saved::Failed => 1,
             Ending::Deserted { .. } => 4,
         }
@@ -249,11 +248,12 @@ impl Finishing {
 }
 
 impl Ending {
-    fn sentence(&self) -> &'static str {
+    fn reason(&self) -> Reason {
         match self {
-            Ending::Done => "every epoch is done",
-            Ending::Stopped => "stopped on request",
-            Ending::Deserted { .. } => "no rank is left",
+            Ending::Done => Reason::new("done", "every epoch is done"),
+            Ending::Stopped(Stopping::Request) => Reason::new("stopped", "stopped on request"),
+            Ending::Stopped(Stopping::Losses(lost)) => Reason::from(lost),
+            Ending::Deserted { .. } => Reason::new("deserted", "no rank is left"),
         }
     }
 }

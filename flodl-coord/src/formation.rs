@@ -270,9 +270,7 @@ fn groups(ctx: &Context<'_>) -> Vec<(Agreement, Vec<Rank>)> {
 fn refuse(ctx: &mut Context<'_>, rank: Rank, why: Reason) {
     ctx.event(EventKind::RankRefused { rank }, Some(why.clone()));
     ctx.tell(rank, Control::Refused { why: why.clone() });
-    if let Some(member) = ctx.members.get_mut(rank) {
-        member.state = State::Gone(Fate::Refused(why));
-    }
+    ctx.members.leave(rank, &Fate::Refused(why));
 }
 
 /// Tells every rank of the run its settings, the root the layout, the monitor the frame of it all.
@@ -293,9 +291,7 @@ fn announce(ctx: &mut Context<'_>, agreed: &Agreed, ranks: &[Rank]) {
             emulation: ctx.config.slow.of(rank),
         };
         ctx.tell(rank, Control::Admitted(Box::new(config)));
-        if let Some(member) = ctx.members.get_mut(rank) {
-            member.state = State::Syncing;
-        }
+        ctx.members.enter(rank);
     }
     let meta = Meta {
         run_id: ctx.config.run_id,

@@ -59,6 +59,8 @@ pub(crate) fn ready(members: &Members, window: WindowId, pool: PoolLevel) -> Res
             State::Active(work) => {
                 active += 1;
                 match work {
+                    // Without a sample it can make no step: its report of nothing is on its way.
+                    Work::Training { leased: 0, .. } => {}
                     Work::Training { quota_max, .. } => training.push((member.rank, quota_max)),
                     Work::Reported { window: reported, batches } if reported == window && batches > 0 => {
                         movers.push(member.rank);
@@ -141,6 +143,7 @@ impl From<&Hold> for Reason {
 mod tests {
     use super::*;
     use crate::members::HostLink;
+    use crate::stalled::Pace;
     use flodl_wire::{HostId, SessionId, Time};
 
     const WINDOW: WindowId = WindowId(7);
@@ -162,12 +165,13 @@ mod tests {
         State::Active(Work::Reported { window: WINDOW, batches })
     }
 
-    fn training() -> State {
-        State::Active(Work::Training { window: WINDOW, quota_max: 5, leased: 320 })
+    fn training(leased: u64) -> State {
+        let pace = Pace::start(Time::ZERO, None);
+        State::Active(Work::Training { window: WINDOW, quota_max: 5, leased, pace })
     }
 
     fn detached() -> State {
-        State::Detached { until: Time(9), error: "reset".into() }
+        State::Detached { until: Time(9), error: "reset".into(), was: Box::new(State::Syncing) }
     }
 
     #[test]
@@ -176,7 +180,8 @@ mod tests {
         let cases = [
             (vec![reported(3), reported(0), gone()], Ok(Fire { movers: vec![Rank(0)] })),
             (vec![reported(3), State::Syncing], Ok(Fire { movers: vec![Rank(0)] })),
-            (vec![reported(3), training()], Err(Hold::Training { ranks: vec![(Rank(1), 5)] })),
+            (vec![reported(3), training(0)], Ok(Fire { movers: vec![Rank(0)] })),
+            (vec![reported(3), training(320)], Err(Hold::Training { ranks: vec![(Rank(1), 5)] })),
             (vec![reported(3), detached()], Err(Hold::Detached { ranks: vec![Rank(1)] })),
             (vec![reported(0), reported(0)], Err(Hold::NothingMoved { available: 100, outstanding: 0 })),
             (vec![gone(), State::Syncing], Err(Hold::NobodyActive)),

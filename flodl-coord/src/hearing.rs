@@ -77,7 +77,8 @@ impl Coordinator {
                 self.lose(rank, Fate::Finished, now);
                 continue;
             }
-            member.state = State::Detached { until, error: error.to_owned() };
+            let was = Box::new(std::mem::replace(&mut member.state, State::Starting));
+            member.state = State::Detached { until, error: error.to_owned(), was };
         }
         for (rank, fate) in self.overdue_members(now) {
             self.lose(rank, fate, now);

@@ -16,7 +16,7 @@
 //! - [`Fate`]: how a rank's life ended. [`Hold`]: why no round begins.
 //!
 //! ```
-//! use flodl_coord::{Config, Coordinator, Input, Output, Slowing};
+//! use flodl_coord::{Config, Coordinator, Input, Membership, Output, Slowing};
 //! use flodl_wire::message::Control;
 //! use flodl_wire::{HostId, Rank, RunId, SessionId, Time};
 //! use std::time::Duration;
@@ -31,6 +31,7 @@
 //!     seed: 0,
 //!     patience: Duration::from_secs(10),
 //!     slow: Slowing::default(),
+//!     membership: Membership::default(),
 //! };
 //! let mut coordinator = Coordinator::new(config, Time::ZERO)?;
 //!
@@ -69,12 +70,14 @@ mod id;
 mod input;
 mod ledger;
 mod liveness;
+mod max_failure;
 mod members;
 mod output;
 mod planning;
 mod reason;
 mod round;
 mod running;
+mod stalled;
 mod watch;
 
 #[cfg(feature = "cli")]
@@ -82,11 +85,12 @@ pub mod cli;
 #[cfg(feature = "shell")]
 pub mod shell;
 
-pub use config::{Config, ConfigError, Deadlines, PATIENCE_MAX, PATIENCE_MIN, Slowing};
+pub use config::{Config, ConfigError, Deadlines, Membership, PATIENCE_MAX, PATIENCE_MIN, Slowing};
 pub use coordinator::Coordinator;
 pub use fate::{Breach, Fate};
 pub use gate::{Fire, Hold};
 pub use input::Input;
+pub use max_failure::{MaxFailure, MaxFailureError, TooManyLost};
 pub use output::{Output, SaveRequest};
 
 #[cfg(doctest)]

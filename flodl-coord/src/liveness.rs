@@ -2,10 +2,11 @@
 //! members and hosts are here.
 
 use crate::coordinator::{Coordinator, Phase, context};
-use crate::members::{Member, State};
+use crate::members::{Member, State, Work};
+use crate::stalled::Verdict;
 use crate::{Fate, Output};
 use flodl_wire::message::Control;
-use flodl_wire::message::record::EventKind;
+use flodl_wire::message::record::{EventKind, Reason};
 use flodl_wire::{Rank, SessionId, Time};
 
 impl Coordinator {
@@ -21,11 +22,15 @@ impl Coordinator {
         for (rank, fate) in self.overdue_members(now) {
             self.lose(rank, fate, now);
         }
+        for (rank, fate) in self.stalled_members(now) {
+            self.expel(rank, fate, now);
+        }
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         let late = match &mut self.phase {
             Phase::Forming(forming) => forming.overdue(&ctx),
             Phase::Finishing(finishing) => finishing.overdue(&mut ctx),
-            Phase::Running(_) | Phase::Ended => Vec::new(),
+            Phase::Running(running) => running.overdue(&ctx),
+            Phase::Ended => Vec::new(),
         };
         for (rank, fate) in late {
             self.expel(rank, fate, now);
@@ -43,11 +48,15 @@ impl Coordinator {
             Phase::Ended => return None,
             Phase::Forming(forming) => forming.deadline(),
             Phase::Finishing(finishing) => Some(finishing.deadline()),
-            Phase::Running(_) => None,
+            Phase::Running(running) => running.deadline(&self.deadlines),
         };
         let hosts = self.members.hosts().map(|(_, link)| link.seen.plus(self.deadlines.silence));
         let members = self.members.living().filter_map(|member| self.member_deadline(member));
-        hosts.chain(members).chain(phase).chain([self.watch.next()]).min()
+        let paces = self.members.living().filter_map(|member| match &member.state {
+            State::Active(Work::Training { pace, .. }) => Some(pace.deadline(&self.deadlines)),
+            _ => None,
+        });
+        hosts.chain(members).chain(paces).chain(phase).chain([self.watch.next()]).min()
     }
 
     /// Ends a member's life in the run, and tells it why.
@@ -61,17 +70,18 @@ impl Coordinator {
             && member.step != step
         {
             member.step = step;
+            if let State::Active(Work::Training { pace, .. }) = &mut member.state {
+                pace.stepped(now);
+            }
             self.watch.moved(now);
         }
     }
 
     /// A member's life is over: the one place where that happens.
     pub(crate) fn lose(&mut self, rank: Rank, fate: Fate, now: Time) {
-        let Some(member) = self.members.get_mut(rank).filter(|member| !member.is_gone()) else { return };
+        let Some(member) = self.members.get(rank).filter(|member| !member.is_gone()) else { return };
         let incarnation = member.incarnation;
-        let formed = !matches!(member.state, State::Starting | State::Joining(_));
-        member.doubt = None;
-        member.state = State::Gone(fate.clone());
+        let formed = self.members.leave(rank, &fate);
         self.watch.moved(now);
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         if fate.is_loss() {
@@ -89,6 +99,27 @@ impl Coordinator {
             self.out.push_back(Output::Broadcast(Control::DeclareDead { rank, incarnation, why }));
         }
         self.watch.last_loss(fate.brought_itself_down());
+    }
+
+    /// Names ranks that make no steps, once each, and gives those whose time for it is over.
+    fn stalled_members(&mut self, now: Time) -> Vec<(Rank, Fate)> {
+        let mut dead = Vec::new();
+        let mut named = Vec::new();
+        for member in self.members.iter_mut() {
+            let State::Active(Work::Training { window, pace, .. }) = &mut member.state else { continue };
+            match pace.look(&self.deadlines, now) {
+                Verdict::Goes => {}
+                Verdict::Stalled { still } => {
+                    let text = format!("{} has made no step of {window} for {:.1} s", member.rank, still.as_secs_f64());
+                    named.push(Reason::new("rank-stalled", text).about([member.rank]));
+                }
+                Verdict::Dead { still } => dead.push((member.rank, Fate::Stalled { still })),
+            }
+        }
+        for reason in named {
+            self.ctx(now).alert(reason);
+        }
+        dead
     }
 
     fn silent_hosts(&self, now: Time) -> Vec<(SessionId, String)> {

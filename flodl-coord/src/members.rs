@@ -1,6 +1,7 @@
 //! Everybody the coordinator knows: one value per rank with everything about it, one per host.
 
 use crate::Fate;
+use crate::stalled::Pace;
 use flodl_wire::message::join::Ready;
 use flodl_wire::{HostId, Incarnation, Rank, SessionId, Time, WindowId};
 use std::collections::BTreeMap;
@@ -20,6 +21,16 @@ pub(crate) struct Member {
     pub(crate) step: u64,
     /// Rounds in a row after which it did not hold the consensus, or lost it before its next window was over.
     pub(crate) missed: u32,
+    pub(crate) past: Past,
+}
+
+/// What a rank's earlier lives in the run left behind.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Past {
+    /// A life of it was lost, and no later one has come into the run.
+    pub(crate) missing: bool,
+    /// Lives that were lost.
+    pub(crate) losses: u32,
 }
 
 /// Where a member is in its life.
@@ -33,8 +44,8 @@ pub(crate) enum State {
     Syncing,
     /// Holds the consensus.
     Active(Work),
-    /// Its host's link is gone. It keeps its leases until then.
-    Detached { until: Time, error: String },
+    /// Its host's link is gone. It keeps what it was and its leases until then.
+    Detached { until: Time, error: String, was: Box<State> },
     /// Told to end; has it said `Finished`?
     Leaving { finished: bool },
     /// Over.
@@ -47,7 +58,7 @@ pub(crate) enum Work {
     /// Waiting for orders.
     Idle,
     /// In a window.
-    Training { window: WindowId, quota_max: u32, leased: u64 },
+    Training { window: WindowId, quota_max: u32, leased: u64, pace: Pace },
     /// Done with its window.
     Reported { window: WindowId, batches: u32 },
 }
@@ -65,6 +76,29 @@ pub(crate) struct HostLink {
 pub(crate) struct Members {
     by_rank: BTreeMap<Rank, Member>,
     hosts: BTreeMap<SessionId, HostLink>,
+    world: World,
+}
+
+/// How many are in the run, and were.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct World {
+    /// Ranks of the run that are missing.
+    pub(crate) missing: u32,
+    /// Ranks that are in the run.
+    pub(crate) present: u32,
+    /// The most that were in the run at a time.
+    pub(crate) largest: u32,
+}
+
+impl State {
+    /// Whether the run counts it among its ranks: admitted, and its life not over.
+    pub(crate) fn is_in_run(&self) -> bool {
+        match self {
+            State::Starting | State::Joining(_) | State::Gone(_) => false,
+            State::Detached { was, .. } => was.is_in_run(),
+            State::Syncing | State::Active(_) | State::Leaving { .. } => true,
+        }
+    }
 }
 
 impl Member {
@@ -112,11 +146,44 @@ impl Members {
                 doubt: None,
                 step: 0,
                 missed: 0,
+                past: Past::default(),
             };
             self.by_rank.insert(rank, member);
         }
         self.hosts.insert(session, HostLink { ranks: ranks.clone(), ..link });
         Some(ranks.into_iter().map(|rank| (rank, incarnation)).collect())
+    }
+
+    /// A rank comes into the run, with no consensus yet.
+    pub(crate) fn enter(&mut self, rank: Rank) {
+        let Some(member) = self.by_rank.get_mut(&rank) else { return };
+        member.state = State::Syncing;
+        if std::mem::take(&mut member.past.missing) {
+            self.world.missing -= 1;
+        }
+        self.world.present += 1;
+        self.world.largest = self.world.largest.max(self.world.present);
+    }
+
+    /// A rank's life is over. Whether it was in the run.
+    pub(crate) fn leave(&mut self, rank: Rank, fate: &Fate) -> bool {
+        let Some(member) = self.by_rank.get_mut(&rank) else { return false };
+        let was_in = member.state.is_in_run();
+        member.state = State::Gone(fate.clone());
+        member.doubt = None;
+        if was_in {
+            self.world.present -= 1;
+            if fate.is_loss() {
+                member.past.losses += 1;
+                member.past.missing = true;
+                self.world.missing += 1;
+            }
+        }
+        was_in
+    }
+
+    pub(crate) fn world(&self) -> World {
+        self.world
     }
 
     pub(crate) fn host_mut(&mut self, session: SessionId) -> Option<&mut HostLink> {

@@ -5,6 +5,7 @@ use crate::id;
 use crate::members::{State, Work};
 use crate::reason;
 use crate::running::{Cycle, Running, Step};
+use crate::stalled::Pace;
 use flodl_elche::{Demand, Plan, Slot};
 use flodl_wire::WindowId;
 use flodl_wire::message::Control;
@@ -48,7 +49,10 @@ impl Running {
             let leased = flodl_wire::id::samples(&leases);
             if let Some(member) = ctx.members.get_mut(rank) {
                 let (window, quota_max) = (self.window, share.quota_max);
-                member.state = State::Active(Work::Training { window, quota_max, leased });
+                let batch = self.scheduler.batch_time(share.slot);
+                let expected = batch.map(|batch| share.budget.unwrap_or(batch.saturating_mul(share.quota)).max(batch));
+                let pace = Pace::start(ctx.now, expected);
+                member.state = State::Active(Work::Training { window, quota_max, leased, pace });
             }
             let plan = WindowPlan {
                 window: self.window,
@@ -69,7 +73,7 @@ impl Running {
         let batch = u64::from(self.ledger.batch_size());
         let mut grants = Vec::new();
         for member in ctx.members.iter_mut() {
-            let State::Active(Work::Training { window, quota_max, leased }) = &mut member.state else { continue };
+            let State::Active(Work::Training { window, quota_max, leased, .. }) = &mut member.state else { continue };
             let room = (u64::from(*quota_max) * batch).saturating_sub(*leased);
             let leases = self.ledger.lease(member.rank, room);
             if !leases.is_empty() {

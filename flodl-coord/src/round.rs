@@ -18,6 +18,8 @@ pub(crate) struct OpenRound {
     pub(crate) folded: Option<Folded>,
     /// Whom a host's fold said last that it waits for, and for which chunk.
     pub(crate) waits_for: Option<(Rank, u32)>,
+    /// It is past its ceiling and there was nobody to hold to account for it.
+    pub(crate) nobody_late: bool,
 }
 
 /// One rank's part in it.
@@ -64,7 +66,7 @@ impl OpenRound {
         if let Some(source) = parts.values_mut().next().filter(|_| !consensus) {
             source.part = Part::Source;
         }
-        OpenRound { id, requested: now, parts, folded: None, waits_for: None }
+        OpenRound { id, requested: now, parts, folded: None, waits_for: None, nobody_late: false }
     }
 
     pub(crate) fn roster(&self, members: &Members) -> Vec<RosterEntry> {
@@ -97,6 +99,15 @@ impl OpenRound {
         };
         let missing = missing(|part| part.ack.is_none());
         if missing.is_empty() { Ok(folded) } else { Err(Unfinished::Acks { missing }) }
+    }
+
+    /// Whose word or contribution is missing, as far as it is known whose.
+    pub(crate) fn waited_for(&self, members: &Members) -> Vec<Rank> {
+        match self.finished(members) {
+            Ok(_) => Vec::new(),
+            Err(Unfinished::Snapshots { missing } | Unfinished::Acks { missing }) => missing,
+            Err(Unfinished::Fold { waits_for }) => waits_for.map(|(rank, _)| rank).into_iter().collect(),
+        }
     }
 
     /// How much of a rank's contribution is in the round: nothing where the root does not name it, or names another life.

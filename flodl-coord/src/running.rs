@@ -10,9 +10,10 @@ use crate::formation::Agreed;
 use crate::gate::{self, Hold};
 use crate::id;
 use crate::ledger::Ledger;
-use crate::members::{Member, State, Work};
+use crate::members::{Member, State, Work, World};
 use crate::round::OpenRound;
-use crate::{Breach, Fate};
+use crate::{Breach, Deadlines, Fate, TooManyLost};
+use core::time::Duration;
 use flodl_elche::{Cadence, WindowSample};
 use flodl_wire::message::Control;
 use flodl_wire::message::control::Part;
@@ -34,8 +35,19 @@ pub(crate) struct Running {
     pub(crate) losses: Losses,
     /// The learning rate of each rank's last batch since the last round, where it has one.
     pub(crate) rates: BTreeMap<Rank, f64>,
-    /// Somebody asked for the end: the next commit is the final one.
-    pub(crate) stopping: bool,
+    /// Why the next commit is the final one, though not every epoch is done.
+    pub(crate) stopping: Option<Stopping>,
+    /// The longest round so far.
+    pub(crate) longest_round: Duration,
+}
+
+/// Why a run ends before its time.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stopping {
+    /// Somebody asked for it.
+    Request,
+    /// More ranks are missing than it bears.
+    Losses(TooManyLost),
 }
 
 /// The consensus in force.
@@ -104,7 +116,8 @@ impl Running {
             next_round: Round(1),
             losses: Losses::default(),
             rates: BTreeMap::new(),
-            stopping: false,
+            stopping: None,
+            longest_round: Duration::ZERO,
         }
     }
 
@@ -227,12 +240,40 @@ impl Running {
             && open.id == round
         {
             open.waits_for = Some((rank, chunk));
+            open.nobody_late = false;
+        }
+    }
+
+    /// Who has kept the open round waiting past its ceiling: somebody that is alive and neither contributes nor answers.
+    pub(crate) fn overdue(&mut self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
+        let due = self.deadline(&ctx.deadlines).is_some_and(|at| ctx.now >= at);
+        let Cycle::Round(open) = &mut self.cycle else { return Vec::new() };
+        if !due {
+            return Vec::new();
+        }
+        let still = ctx.now.since(open.requested);
+        let late: Vec<_> =
+            open.waited_for(ctx.members).into_iter().map(|rank| (rank, Fate::Stalled { still })).collect();
+        open.nobody_late = late.is_empty();
+        late
+    }
+
+    /// When [`Running::overdue`] has something to say.
+    pub(crate) fn deadline(&self, deadlines: &Deadlines) -> Option<Time> {
+        match &self.cycle {
+            Cycle::Round(open) if !open.nobody_late => {
+                Some(open.requested.plus(deadlines.round_ceiling(self.longest_round)))
+            }
+            Cycle::Round(_) | Cycle::Window => None,
         }
     }
 
     /// The next commit is to be the final one; a window that is open ends at each rank's next batch boundary.
-    pub(crate) fn stop(&mut self, ctx: &mut Context<'_>) {
-        self.stopping = true;
+    pub(crate) fn stop(&mut self, ctx: &mut Context<'_>, why: Stopping) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(why);
         if matches!(self.cycle, Cycle::Window) {
             self.request_params(ctx);
         }
@@ -277,6 +318,13 @@ impl Running {
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Step {
         if ctx.members.living().next().is_none() {
             return Step::Deserted;
+        }
+        let World { missing, largest, .. } = ctx.members.world();
+        if let Err(lost) = ctx.config.membership.max_failure.bears(missing, largest)
+            && self.stopping.is_none()
+        {
+            ctx.alert(Reason::from(&lost));
+            self.stop(ctx, Stopping::Losses(lost));
         }
         let astray = ctx.members.living().filter(|member| member.missed >= MISSED_MAX);
         let astray: Vec<_> = astray.map(|m| (m.rank, Fate::OutOfSync { rounds: m.missed })).collect();

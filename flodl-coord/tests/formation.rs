@@ -1,6 +1,6 @@
 //! Who is taken into a run, who is not, and what they are told.
 
-use flodl_coord::{Config, Coordinator, Input, Output, Slowing};
+use flodl_coord::{Config, Coordinator, Input, Membership, Output, Slowing};
 use flodl_elche::Mode;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
@@ -30,6 +30,7 @@ fn config(world_size: u32, min_ranks: u32) -> Config {
         seed: 0,
         patience: Duration::from_secs(10),
         slow: Slowing::default(),
+        membership: Membership::default(),
     }
 }
 

@@ -465,6 +465,95 @@ fn the_evaluator_dies_and_the_next_is_asked() {
     assert_eq!(asked, [(0, 0), (1, 1)]);
 }
 
+/// The next window, whose first batch tells a speed.
+fn timed_window(script: &mut Script) {
+    let first = std::time::Duration::from_millis(50);
+    let used = [0, 1].map(|rank| {
+        let report = WindowReport { first, ..script.done(rank, 1) };
+        let used = report.used.clone();
+        script.say(rank, Report::WindowReport(Box::new(report)));
+        used
+    });
+    for rank in [0u32, 1] {
+        script.snapshot(rank, 1, &used[rank as usize]);
+    }
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.acks(1);
+}
+
+fn alerts(script: &Script) -> Vec<String> {
+    script.events().filter(|(kind, _)| **kind == EventKind::Alert).map(|(_, why)| why).collect()
+}
+
+#[test]
+fn who_makes_no_step_is_named_and_at_the_ceiling_dead() {
+    // Without an estimate ten times the patience are waited, with one three times its window and at least three times the
+    // patience.
+    for (timed, named, dead_after) in [(false, vec![], 100), (true, vec![0, 1], 30)] {
+        let mut script = Script::training();
+        if timed {
+            timed_window(&mut script);
+        }
+        script.wait(dead_after - 1);
+        let told = alerts(&script);
+        assert_eq!(told.len(), named.len(), "{told:?}");
+        for (rank, text) in named.iter().zip(&told) {
+            let start = format!("rank {rank} has made no step of window 2 for ");
+            assert!(text.starts_with(&start), "{text}");
+        }
+        assert_eq!(script.deaths(), []);
+        script.wait(2);
+        let start = format!("it gave signs of life but made no progress for {dead_after}.");
+        let deaths = script.deaths();
+        assert_eq!(deaths.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0, 1]);
+        assert!(deaths.iter().all(|(_, why)| why.starts_with(&start)), "{deaths:?}");
+        let told =
+            script.outputs.iter().filter(|output| matches!(output, Output::Broadcast(Control::DeclareDead { .. })));
+        assert_eq!(told.count(), 2, "their relays end the processes");
+    }
+}
+
+#[test]
+fn a_step_now_and_then_keeps_a_rank_alive() {
+    let mut script = Script::training();
+    timed_window(&mut script);
+    for step in 0..20 {
+        script.wait(25);
+        for rank in [0, 1] {
+            script.say(rank, Report::Heartbeat { step: step + 1 });
+        }
+    }
+    assert_eq!(script.deaths(), []);
+}
+
+#[test]
+fn a_round_does_not_wait_for_ever_for_one_that_lives() {
+    type Act = fn(&mut Script, &[Vec<Range>; 2]);
+    let acts: [Act; 3] = [
+        |script, used| script.snapshot(1, 1, &used[1]),
+        |script, used| {
+            script.snapshot(0, 1, &used[0]);
+            script.snapshot(1, 1, &used[1]);
+            let report = HostReport::Waiting { round: Round(1), rank: Rank(0), chunk: 5 };
+            script.take(Input::FromHost { session: SessionId(0), report });
+        },
+        |script, used| {
+            script.snapshot(0, 1, &used[0]);
+            script.snapshot(1, 1, &used[1]);
+            script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+            script.say(1, Report::SyncAck(ack(Round(1))));
+        },
+    ];
+    for (case, act) in acts.into_iter().enumerate() {
+        let (mut script, used) = Script::averaging();
+        act(&mut script, &used);
+        script.wait(299);
+        assert_eq!(script.deaths(), [], "case {case}");
+        script.wait(2);
+        assert_eq!(script.deaths().iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0], "case {case}");
+    }
+}
+
 #[test]
 fn a_silent_host_is_closed() {
     let mut script = Script::training();

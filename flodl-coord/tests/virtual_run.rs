@@ -6,6 +6,7 @@ mod common;
 use common::oracle::Outcome;
 use common::root::run;
 use common::{Fault, Kind, MS, Odds, Scenario, scenario};
+use flodl_coord::MaxFailure;
 use flodl_elche::Mode;
 use flodl_wire::{Rank, Time, Version};
 use proptest::prelude::*;
@@ -60,11 +61,13 @@ fn every_end_of_a_rank_is_named_and_its_samples_are_trained_by_others() {
         (Kind::Silent(60_000), "nothing was heard from it for 10s (the patience)"),
         (Kind::HostLost, "the link to its host is gone: connection reset"),
         (Kind::HostSilent, "the link to its host is gone: nothing was heard from its relay for 10s"),
+        (Kind::Hangs, "it gave signs of life but made no progress for 30."),
     ];
     for (kind, why) in cases {
         let outcome = run(Scenario { faults: vec![fault(900, 1, kind)], hosts: 3, ..scenario(&[8, 20, 32]) });
         outcome.assert_exact((3, 8000));
-        assert_eq!(outcome.deaths, [(Rank(1), why.to_owned())]);
+        assert_eq!(outcome.deaths.len(), 1, "{:?}", outcome.deaths);
+        assert!(outcome.deaths[0].0 == Rank(1) && outcome.deaths[0].1.starts_with(why), "{:?}", outcome.deaths);
         assert_eq!(outcome.exit, Some(3));
         assert_eq!(outcome.sentences.last().map(String::as_str), Some("every epoch is done, without rank 1"));
     }
@@ -129,6 +132,28 @@ fn a_second_stop_ends_at_once() {
 }
 
 #[test]
+fn the_loss_that_is_one_too_many_ends_the_run_and_saves_it() {
+    let faults = vec![fault(700, 3, Kind::Signal(9)), fault(1200, 0, Kind::HostLost)];
+    for (max_failure, exit, says) in [
+        (MaxFailure::None, 3, "every epoch is done, without rank 0, rank 3"),
+        (MaxFailure::Absolute(3), 3, "every epoch is done, without rank 0, rank 3"),
+        (MaxFailure::Absolute(1), 4, "1 rank is missing, and the run ends at 1 (--max-failure 1), without rank 3"),
+        (
+            MaxFailure::Percent(30),
+            4,
+            "2 ranks are missing, and the run ends at 2 (--max-failure 30%), without rank 0, rank 3",
+        ),
+    ] {
+        let faults = faults.clone();
+        let outcome = run(Scenario { faults, max_failure, hosts: 4, epochs: 9, ..scenario(&[8, 20, 32, 9]) });
+        outcome.assert_honest();
+        assert_eq!((outcome.exit, outcome.saved), (Some(exit), outcome.version), "{max_failure}");
+        assert_eq!(outcome.sentences.last().map(String::as_str), Some(says));
+        assert_eq!(outcome.evaluated_by.len(), 1, "what there is gets averaged and evaluated");
+    }
+}
+
+#[test]
 fn a_checkpoint_that_cannot_be_written_is_no_success() {
     for (stops_at_ms, says) in [(vec![], "every epoch is done"), (vec![700], "stopped on request")] {
         let outcome = run(Scenario { save_fails: true, stops_at_ms, ..scenario(&[8, 20]) });
@@ -186,6 +211,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
         (0u64..15_000).prop_map(Kind::Silent),
         Just(Kind::HostLost),
         Just(Kind::HostSilent),
+        Just(Kind::Hangs),
     ]
 }
 
@@ -213,25 +239,35 @@ prop_compose! {
         stops_at_ms in prop_oneof![3 => Just(vec![]), 1 => prop::collection::vec(0u64..1500, 1..3)],
         odds in prop_oneof![Just(Odds::default()), odds()],
         (save_fails, seed) in (prop::bool::weighted(0.1), any::<u64>()),
+        max_failure in prop_oneof![
+            3 => Just(MaxFailure::None),
+            1 => (1u32..4).prop_map(MaxFailure::Absolute),
+            1 => (1u8..=100).prop_map(MaxFailure::Percent),
+        ],
     ) -> Scenario {
         let ranks = batch_ms.len() as u32;
         let faults = faults.into_iter().filter(|fault| fault.1 < ranks);
         let faults = faults.map(|(at_ms, rank, kind, folded)| Fault { at_ms, rank, kind, folded }).collect();
         let mode = if sync { Mode::CpuSync } else { Mode::CpuCadence };
-        Scenario { mode, epochs: 2, batch_size, samples, batch_ms, hosts, faults, stops_at_ms, odds, save_fails, seed }
+        let (epochs, stops) = (2, stops_at_ms);
+        Scenario {
+            mode, epochs, batch_size, samples, batch_ms, hosts, faults, stops_at_ms: stops, odds, save_fails, max_failure, seed,
+        }
     }
 }
 
 /// What the exit status promises.
 fn assert_kept(outcome: &Outcome, scenario: &Scenario) {
     let all_gone = outcome.deaths.len() == scenario.batch_ms.len();
+    let limit = scenario.max_failure.limit(scenario.batch_ms.len() as u32);
+    let too_many = limit.is_some_and(|limit| outcome.deaths.len() >= limit as usize);
     match outcome.exit {
         Some(exit @ (0 | 3)) => {
             outcome.assert_exact((scenario.epochs, scenario.samples));
             assert_eq!(exit == 3, !outcome.deaths.is_empty());
             assert_eq!(outcome.saved, outcome.version);
         }
-        Some(4) => assert!(all_gone || !scenario.stops_at_ms.is_empty(), "{:?}", outcome.deaths),
+        Some(4) => assert!(all_gone || too_many || !scenario.stops_at_ms.is_empty(), "{:?}", outcome.deaths),
         Some(1) => assert!(all_gone || !scenario.stops_at_ms.is_empty() || scenario.save_fails),
         other => panic!("exit {other:?}"),
     }

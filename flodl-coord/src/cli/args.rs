@@ -1,5 +1,6 @@
 //! The command line: what can be asked of `flodl`, and the sentences for what cannot.
 
+use crate::MaxFailure;
 use clap::{Args, Parser, Subcommand};
 use core::time::Duration;
 use flodl_elche::Mode;
@@ -138,6 +139,13 @@ pub(crate) struct TrainingArgs {
     /// Start with so many ranks where the others ended or were refused first
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1)]
     pub(crate) min_ranks: u32,
+    /// End the run, and save, when so many ranks are missing at the same time: a number, a percentage of the largest world
+    /// so far (25%), or none
+    #[arg(long, value_name = "N|P%|none", allow_negative_numbers = true, default_value_t = MaxFailure::None)]
+    pub(crate) max_failure: MaxFailure,
+    /// How long a host or rank that leaves by plan may take to bring its work in, in seconds
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, default_value = "20")]
+    pub(crate) leave_grace: Duration,
 }
 
 /// A host's name that is also a [`HostId`].
@@ -201,7 +209,7 @@ mod tests {
     #[test]
     fn a_full_run_line_is_understood() {
         let line = "flodl run -n 3 --mode cpu-sync --epochs 2 --batch-size 32 --slow 1=2.5 --slow 2=4 --step-ms 0.5 \
-                    --patience 1.5 --seed 7 --min-ranks 2 -- ./train --lr 0.1";
+                    --patience 1.5 --seed 7 --min-ranks 2 --max-failure 25% --leave-grace 5 -- ./train --lr 0.1";
         let Command::Run(run) = parse(line).expect("is valid").command else { panic!("not a run") };
         assert_eq!((run.ranks, run.training.mode), (3, Mode::CpuSync));
         assert_eq!((run.training.epochs, run.training.batch_size), (Some(2), Some(32)));
@@ -209,6 +217,8 @@ mod tests {
         assert_eq!(run.training.step_ms, Some(Duration::from_micros(500)));
         assert_eq!(run.training.patience, Duration::from_millis(1500));
         assert_eq!((run.training.seed, run.training.min_ranks), (7, 2));
+        assert_eq!(run.training.max_failure, MaxFailure::Percent(25));
+        assert_eq!(run.training.leave_grace, Duration::from_secs(5));
         assert_eq!(run.program.program, ["./train", "--lr", "0.1"]);
     }
 
@@ -234,6 +244,7 @@ mod tests {
             ("flodl run -n 2 --seed -1 -- ./train", "--seed"),
             ("flodl run -n 2 --patience -1 -- ./train", "--patience"),
             ("flodl run -n 2 --patience soon -- ./train", "give seconds as a number"),
+            ("flodl run -n 2 --max-failure 0 -- ./train", "a percentage of the run's ranks"),
             ("flodl run -n 2 --mode fast -- ./train", "cpu-cadence"),
             ("flodl run -n 2 --epochs 0 -- ./train", "--epochs"),
             ("flodl ticket ../up", "1 to 16 letters"),

@@ -10,7 +10,7 @@ use super::signals::Requests;
 use super::ticket::Credentials;
 use super::{Extensions, FAILED, local, sink, summary};
 use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
-use crate::{Config, Coordinator, Deadlines, Slowing};
+use crate::{Config, Coordinator, Deadlines, Membership, Slowing};
 use async_channel::bounded;
 use async_io::Async;
 use core::cell::Cell;
@@ -90,6 +90,7 @@ fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
         seed: args.seed,
         patience: args.patience,
         slow: Slowing { step_at_least: args.step_ms, factors },
+        membership: Membership { max_failure: args.max_failure, leave_grace: args.leave_grace },
     };
     config.validate().map_err(Failure::usage)?;
     Ok(config)

@@ -8,7 +8,7 @@ pub(crate) mod puppet;
 pub(crate) mod root;
 pub(crate) mod script;
 
-use flodl_coord::{Config, Coordinator, Input, Output, Slowing};
+use flodl_coord::{Config, Coordinator, Input, MaxFailure, Membership, Output, Slowing};
 use flodl_elche::Mode;
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::message::{Control, HostReport, Report};
@@ -38,6 +38,7 @@ pub(crate) struct Scenario {
     pub(crate) stops_at_ms: Vec<u64>,
     pub(crate) odds: Odds,
     pub(crate) save_fails: bool,
+    pub(crate) max_failure: MaxFailure,
     pub(crate) seed: u64,
 }
 
@@ -67,6 +68,8 @@ pub(crate) enum Kind {
     HostLost,
     /// Nothing comes from its host any more.
     HostSilent,
+    /// It gives signs of life and does nothing more.
+    Hangs,
 }
 
 /// How often the living misbehave, in percent of the occasions.
@@ -125,6 +128,7 @@ pub(crate) fn scenario(batch_ms: &[u64]) -> Scenario {
         stops_at_ms: Vec::new(),
         odds: Odds::default(),
         save_fails: false,
+        max_failure: MaxFailure::None,
         seed: 1,
     }
 }
@@ -140,6 +144,7 @@ pub(crate) fn config(scenario: &Scenario) -> Config {
         seed: 0,
         patience: Duration::from_secs(10),
         slow: Slowing::default(),
+        membership: Membership { max_failure: scenario.max_failure, ..Membership::default() },
     }
 }
 
@@ -312,7 +317,7 @@ impl World {
             Input::FromRank { session, rank, report, .. } => {
                 let cut = self.silent_hosts.contains(session);
                 let puppet = self.puppet(*rank);
-                let heard = puppet.speaks() && !cut;
+                let heard = puppet.speaks() && !puppet.hangs && !cut;
                 if let Report::WindowReport(report) = report
                     && puppet.alive
                 {
@@ -353,6 +358,10 @@ impl World {
             Kind::Silent(for_ms) => {
                 self.puppet(rank).silent = true;
                 self.post(for_ms * MS, Event::WakesUp(rank));
+                return;
+            }
+            Kind::Hangs => {
+                self.puppet(rank).hangs = true;
                 return;
             }
             Kind::HostLost => {

@@ -15,6 +15,7 @@ pub(crate) struct Puppet {
     pub(crate) session: SessionId,
     pub(crate) alive: bool,
     pub(crate) silent: bool,
+    pub(crate) hangs: bool,
     /// What it says while it is silent.
     pub(crate) held: Vec<Input>,
     /// When the last thing it said arrives.
@@ -44,6 +45,7 @@ impl Puppet {
             session,
             alive: true,
             silent: false,
+            hangs: false,
             held: Vec::new(),
             said: Time::ZERO,
             window: None,

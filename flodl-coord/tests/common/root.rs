@@ -36,7 +36,7 @@ impl World {
     /// A contribution is here, whole unless the odds say otherwise.
     pub(crate) fn data(&mut self, rank: Rank, round: Round) {
         let Some(part) = self.part_of(rank, round) else { return };
-        if self.puppet(rank).silent {
+        if self.puppet(rank).silent || self.puppet(rank).hangs {
             return self.post(10 * MS, Event::Data { rank, round });
         }
         let since = self.puppet(rank).since.clone();
