@@ -189,7 +189,10 @@ impl Coordinator {
                     Step::Final => {
                         let ending = match running.stopping {
                             Some(why) if !running.is_done() => Ending::Stopped(why),
-                            _ => Ending::Done,
+                            _ => {
+                                running.close_epoch(&mut ctx);
+                                Ending::Done
+                            }
                         };
                         self.finish(ending, now);
                         continue;

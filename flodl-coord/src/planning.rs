@@ -14,8 +14,13 @@ use flodl_wire::message::record::EventKind;
 
 impl Running {
     pub(crate) fn open_next_epoch(&mut self, ctx: &mut Context<'_>) {
-        ctx.event(EventKind::EpochDone { epoch: self.ledger.epoch }, None);
+        self.close_epoch(ctx);
         self.ledger.next_epoch();
+    }
+
+    /// Tells that every sample of the open epoch is committed or set aside.
+    pub(crate) fn close_epoch(&self, ctx: &mut Context<'_>) {
+        ctx.event(EventKind::EpochDone { epoch: self.ledger.epoch }, None);
     }
 
     /// Plans a window over what is free of the open epoch, and gives the orders.
