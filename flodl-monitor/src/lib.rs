@@ -6,10 +6,11 @@
 //! that fails is one alert. It draws no page and samples no device.
 //!
 //! Read first: [`Store`] (what is known, in bounded memory), [`Timeline`] (JSON lines that a crash cannot spoil),
-//! [`Summary`] (JSON for programs, text for people). [`progress::line`] and [`describe()`] are the terminal's words.
+//! [`Summary`] (JSON for programs, text for people). [`Progress`] (where the run is, as a line or as a
+//! terminal's bar) and [`describe()`] (a sentence for each event that matters) are the terminal's words.
 //!
 //! ```
-//! use flodl_monitor::{Store, Summary, describe, progress};
+//! use flodl_monitor::{Progress, Store, Summary, describe};
 //! use flodl_wire::message::record::{Body, Event, EventKind, Record, Reason};
 //! use flodl_wire::{Epoch, Incarnation, Rank, Round, Time, Version, WindowId};
 //!
@@ -32,7 +33,9 @@
 //!
 //! let Body::Event(death) = &records[2].body else { unreachable!() };
 //! assert_eq!(describe(death).as_deref(), Some("rank 1 died: killed by signal 9"));
-//! assert_eq!(progress::line(&store), "epoch 1, 192 samples, 96.0 samples/s, 1 of 2 ranks");
+//! let progress = Progress::of(&store, records[3].at);
+//! assert_eq!(progress.line(), "epoch 1, 192 samples, 1 of 2 ranks, eta -");
+//! assert_eq!(progress.bar(40), "epoch 1  - samples/s  1 of 2 ranks  eta -");
 //!
 //! let summary = Summary::of(&store);
 //! assert_eq!((summary.samples_committed, summary.throughput), (192, Some(96.0)));
@@ -61,6 +64,7 @@ pub mod timeline;
 pub use describe::describe;
 pub use figures::Figures;
 pub use flodl_wire::message::Record;
+pub use progress::Progress;
 pub use rank::{RankLog, State};
 pub use recent::RECENT;
 pub use store::Store;

@@ -3,8 +3,8 @@
 use crate::median::BatchTimes;
 use crate::text;
 use core::time::Duration;
-use flodl_wire::Time;
 use flodl_wire::message::record::{RankWindow, Reason};
+use flodl_wire::{HostId, Time};
 
 /// Where a rank is in its life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum State {
 pub struct RankLog {
     /// Where it is.
     pub state: State,
+    /// The host that it runs on, once told.
+    pub host: Option<HostId>,
     /// Batches trained.
     pub batches: u64,
     /// Samples trained, repeats included.

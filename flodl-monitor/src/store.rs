@@ -2,7 +2,8 @@
 
 use crate::rank::{RankLog, State, why};
 use crate::recent::Recent;
-use flodl_wire::message::record::{Body, Event, EventKind, Meta, Node, Reason, Record};
+use core::time::Duration;
+use flodl_wire::message::record::{Body, Event, EventKind, Meta, Node, RankWindow, Reason, Record};
 use flodl_wire::message::report::Evaluation;
 use flodl_wire::{Epoch, Rank, Round, Time, Version};
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ pub struct Store {
     ranks: BTreeMap<Rank, RankLog>,
     formed: Option<usize>,
     rounds: Rounds,
+    epochs: Epochs,
     clock: Clock,
     deaths: Losses,
     refused: Losses,
@@ -44,6 +46,46 @@ pub struct Rounds {
     pub loss: Option<f64>,
     /// The epoch of the newest window.
     pub epoch: Option<Epoch>,
+}
+
+/// What is known of the newest epoch, of the newest that is over, and of the model's newest evaluation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Epochs {
+    /// The newest epoch that ranks trained in, with the sum of their losses and the samples behind it.
+    losses: Option<(Epoch, f64, u64)>,
+    /// When the open epoch's first window was planned.
+    began: Option<Time>,
+    /// The newest epoch that is over.
+    pub(crate) done: Option<EpochEnd>,
+    /// The newest evaluation's accuracy, of whatever version.
+    pub(crate) accuracy: Option<f64>,
+}
+
+/// An epoch that is over.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) struct EpochEnd {
+    pub(crate) epoch: Epoch,
+    /// Mean of the training loss over all samples that were trained in it.
+    pub(crate) loss: Option<f64>,
+    pub(crate) took: Duration,
+}
+
+impl Epochs {
+    fn window(&mut self, window: &RankWindow) {
+        let known = self.losses.filter(|&(epoch, ..)| epoch == window.epoch);
+        // A rank that is late with an earlier epoch's window does not bring that epoch back.
+        if known.is_some() || self.losses.is_none_or(|(epoch, ..)| epoch < window.epoch) {
+            let (_, sum, count) = known.unwrap_or((window.epoch, 0.0, 0));
+            self.losses = Some((window.epoch, sum + window.loss_sum, count.saturating_add(window.loss_count)));
+        }
+    }
+
+    fn end(&mut self, at: Time, epoch: Epoch) {
+        let known = self.losses.filter(|&(known, _, count)| known == epoch && count > 0);
+        let loss = known.map(|(_, sum, count)| sum / count as f64);
+        let took = self.began.take().map_or(Duration::ZERO, |began| at.since(began));
+        self.done = Some(EpochEnd { epoch, loss, took });
+    }
 }
 
 /// The run's times, all by the coordinator's clock.
@@ -102,7 +144,10 @@ impl Store {
     pub fn take(&mut self, record: &Record) {
         match &record.body {
             Body::Meta(meta) => self.meta = Some(meta.clone()),
-            Body::Node(Node::Rank(window)) => self.rank(window.rank).window(window),
+            Body::Node(Node::Rank(window)) => {
+                self.epochs.window(window);
+                self.rank(window.rank).window(window);
+            }
             Body::Node(Node::Root(round)) => self.rounds.loss = round.loss.or(self.rounds.loss),
             Body::Event(event) => self.event(record.at, event),
         }
@@ -130,7 +175,11 @@ impl Store {
                 self.rounds.quarantined = self.rounds.quarantined.saturating_add(*samples);
             }
             EventKind::ReplicaDigest { equal, .. } => self.digest(*equal),
-            EventKind::Evaluated { result, .. } => self.outcome.evaluation = *result,
+            EventKind::Evaluated { result, .. } => {
+                self.outcome.evaluation = *result;
+                self.epochs.accuracy = result.and_then(|found| found.accuracy).or(self.epochs.accuracy);
+            }
+            EventKind::EpochDone { epoch } => self.epochs.end(at, *epoch),
             EventKind::Checkpoint { version, path: Some(path) } => self.outcome.saved = Some((*version, path.clone())),
             EventKind::Checkpoint { version, path: None } => self.outcome.not_saved = Some((*version, why(reason))),
             EventKind::RunEnded { exit } => {
@@ -140,7 +189,6 @@ impl Store {
             EventKind::HostLost { .. }
             | EventKind::PlanChanged
             | EventKind::RoundRequested { .. }
-            | EventKind::EpochDone { .. }
             | EventKind::Stall
             | EventKind::Alert => {}
         }
@@ -148,9 +196,9 @@ impl Store {
 
     fn membership(&mut self, at: Time, kind: &EventKind, reason: Option<&Reason>) {
         match kind {
-            EventKind::HostJoined { ranks, .. } => ranks.iter().for_each(|&rank| {
-                self.rank(rank);
-            }),
+            EventKind::HostJoined { host, ranks } => {
+                ranks.iter().for_each(|&rank| self.rank(rank).host = Some(*host));
+            }
             EventKind::RankReady { rank } => self.rank(*rank).state = State::Ready,
             EventKind::Formed { ranks } => {
                 self.formed = Some(ranks.len());
@@ -167,6 +215,9 @@ impl Store {
             }
             EventKind::Death { rank, .. } => {
                 self.deaths.add(*rank, why(reason));
+                if self.rank(*rank).state == State::Active {
+                    self.clock.recent.changed();
+                }
                 let rank = self.rank(*rank);
                 rank.state = State::Dead { why: why(reason) };
                 rank.active.end(at);
@@ -177,6 +228,7 @@ impl Store {
 
     fn planned(&mut self, at: Time, epoch: Epoch, quotas: &[(Rank, u32)]) {
         self.rounds.epoch = Some(epoch);
+        self.epochs.began = self.epochs.began.or(Some(at));
         if self.clock.start.is_none() {
             self.clock.start = Some(at);
             self.clock.recent.mark(at, self.rounds.committed);
@@ -255,6 +307,10 @@ impl Store {
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
+    }
+
+    pub(crate) fn epochs(&self) -> &Epochs {
+        &self.epochs
     }
 
     pub(crate) fn clock(&self) -> &Clock {

@@ -2,8 +2,30 @@
 
 use core::time::Duration;
 
-/// The longest line of a rank's output that is kept whole; a longer one is cut into lines of this size.
-pub const LINE_BYTES: usize = 8 * 1024;
+/// The longest line of a rank's output that is shown whole; a longer one is cut there. Its log has all of it.
+pub const LINE_BYTES: usize = 4 * 1024;
+
+/// Bytes of a rank's output that are read at once: as much as a pipe holds.
+pub const OUTPUT_READ: usize = 64 * 1024;
+
+/// How much of something there may be.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// At once, after a pause.
+    pub burst: u64,
+    /// A second, for as long as it goes on.
+    pub a_second: u64,
+}
+
+/// Lines of a rank that are shown live. Faster than that nobody reads; all ranks of a large host together still fit a
+/// terminal.
+pub const SHOWN_LINES: Pace = Pace { burst: 400, a_second: 40 };
+
+/// Bytes of a rank that are shown live.
+pub const SHOWN_BYTES: Pace = Pace { burst: 256 * 1024, a_second: 16 * 1024 };
+
+/// After so long without output it is said how many lines were left out.
+pub const COUNT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the last lines of an ended process are waited for: what it wrote is in a pipe already, and only a process of
 /// another group that holds the pipe open can delay its end.
@@ -55,5 +77,5 @@ pub const SOCKET_PATH: usize = 107;
 
 const _: () = {
     assert!(LAST_LINES <= flodl_wire::limits::LAST_LINES, "the wire takes what a relay quotes");
-    assert!(LINE_BYTES <= flodl_wire::limits::CONTROL_MAX);
+    assert!(LINE_BYTES as u64 <= SHOWN_BYTES.a_second, "the longest line is within what is shown a second");
 };

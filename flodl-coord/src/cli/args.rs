@@ -1,7 +1,8 @@
 //! The command line: what can be asked of `flodl`, and the sentences for what cannot.
 
+use super::look::Color;
 use crate::MaxFailure;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use core::time::Duration;
 use flodl_elche::Mode;
 use flodl_wire::limits::RANKS_MAX;
@@ -16,6 +17,20 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// When to use colours [default: auto, which is on a terminal unless NO_COLOR is set]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        global = true,
+        hide_possible_values = true,
+        hide_default_value = true,
+        default_value_t
+    )]
+    pub(crate) color: Color,
+    /// Show neither progress nor what ranks write, only what needs attention (and the summary)
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
 }
 
 /// The subcommands.
@@ -97,12 +112,26 @@ pub(crate) struct GuardArgs {
     pub(crate) rest: Vec<OsString>,
 }
 
-/// What each rank executes.
+/// What each rank executes, and what is seen of it.
 #[derive(Debug, Args)]
 pub(crate) struct ProgramArgs {
+    /// What ranks write: prefixed (shown live, each line behind its rank, not faster than one can read) or none; their
+    /// logs have all of it either way
+    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true, default_value_t)]
+    pub(crate) rank_output: RankOutput,
     /// The training program and its arguments, after `--`
     #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
+}
+
+/// What is shown of the output of ranks.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RankOutput {
+    /// Each line with its rank before it.
+    #[default]
+    Prefixed,
+    /// Nothing.
+    None,
 }
 
 /// How to train, the same for `run` and `serve`.
@@ -223,6 +252,19 @@ mod tests {
     }
 
     #[test]
+    fn how_it_looks_can_be_said_before_and_behind_the_subcommand() {
+        for (line, expected) in [
+            ("flodl run -n 1 -- ./train --quiet", (Color::Auto, false, RankOutput::Prefixed)),
+            ("flodl --color never run -n 1 --rank-output none -- ./train", (Color::Never, false, RankOutput::None)),
+            ("flodl run -q --color=always -n 1 -- ./train", (Color::Always, true, RankOutput::Prefixed)),
+        ] {
+            let cli = parse(line).expect("is valid");
+            let Command::Run(run) = cli.command else { panic!("not a run") };
+            assert_eq!((cli.color, cli.quiet, run.program.rank_output), expected, "{line}");
+        }
+    }
+
+    #[test]
     fn join_takes_an_address_beside_the_ticket() {
         let line = "flodl join --ticket t 10.0.0.1:7070 -n 2 -- ./train";
         let Command::Join(join) = parse(line).expect("is valid").command else { panic!("not a join") };
@@ -248,6 +290,9 @@ mod tests {
             ("flodl run -n 2 --mode fast -- ./train", "cpu-cadence"),
             ("flodl run -n 2 --epochs 0 -- ./train", "--epochs"),
             ("flodl ticket ../up", "1 to 16 letters"),
+            ("flodl run -n 2 --color pink -- ./train", "auto, always, never"),
+            ("flodl run -n 2 --rank-output all -- ./train", "prefixed, none"),
+            ("flodl serve -n 2 --rank-output none", "--rank-output"),
             ("flodl fly", "unrecognized subcommand"),
         ];
         for (line, part) in cases {

@@ -3,10 +3,12 @@
 use super::args::{RunArgs, ServeArgs, TrainingArgs};
 use super::console::Console;
 use super::failure::Failure;
+use super::look::Tone;
 use super::root::Root;
 use super::rundir::RunDir;
 use super::saver::Saver;
 use super::signals::Requests;
+use super::sink::Watched;
 use super::ticket::Credentials;
 use super::{Extensions, FAILED, local, sink, summary};
 use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
@@ -144,7 +146,8 @@ impl Controller {
         let Controller { setup, core, clock, gate, listener, requests } = self;
         let patience = setup.config.patience;
         let (record, records) = bounded(limits::RECORDS);
-        let monitor = sink::start(records, setup.dir.path(), setup.console.clone())
+        let watched = Watched { dir: setup.dir.path().to_owned(), is_local: host.is_some(), clock };
+        let monitor = sink::start(records, watched, setup.console.clone())
             .map_err(|error| Failure::failed(format!("the monitor's thread cannot be started: {error}")))?;
         let (event, events) = bounded(limits::EVENTS);
         let (save, saves) = bounded(limits::SAVES);
@@ -176,10 +179,11 @@ impl Controller {
             }
             exit
         });
+        let seen = monitor.join();
         setup.console.finish();
-        match monitor.join() {
+        match seen {
             Ok(seen) => summary::leave(&seen, exit, &setup),
-            Err(_) => setup.console.say("the monitor's thread panicked: there is no summary"),
+            Err(_) => setup.console.tell(Tone::Bad, "the monitor's thread panicked: there is no summary"),
         }
         Ok(u8::try_from(exit).unwrap_or(FAILED).into())
     }

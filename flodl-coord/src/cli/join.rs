@@ -3,6 +3,7 @@
 use super::args::JoinArgs;
 use super::console::Console;
 use super::failure::Failure;
+use super::look::Tone;
 use super::rundir::RunDir;
 use super::signals::Requests;
 use super::{local, ticket};
@@ -22,13 +23,15 @@ pub(crate) fn join(args: &JoinArgs, console: &Console) -> Result<ExitCode, Failu
     let ticket = ticket::read(&args.ticket).map_err(Failure::failed)?;
     let address = args.address.clone().unwrap_or_else(|| ticket.address.clone());
     let dir = run_dir(args, &ticket)?;
-    let agent = local::agent(&args.program, dir.path(), console.sink())?;
+    let agent = local::agent(&args.program, dir.path(), console)?;
     let mut requests = Requests::listen()?;
     console.say(&format!("joining run {} at {address} as host {}", ticket.run_id, ticket.host_id.name()));
-    console.say(&format!("the logs of this host's ranks are in {}", dir.path().display()));
+    console.say(&format!("what this host's ranks write is in {}/rank<k>.log", dir.path().display()));
     if address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
-        console
-            .say("that address means this machine: from another one, give the controller's address behind the ticket");
+        console.tell(
+            Tone::Warning,
+            "that address means this machine: from another one, give the controller's address behind the ticket",
+        );
     }
     let config = RelayConfig {
         host: ticket.host_id,

@@ -1,6 +1,7 @@
 //! The relay inside `flodl run`: joined by a pipe in memory, with the handshake and the frames that every relay has.
 
-use super::args::ProgramArgs;
+use super::args::{ProgramArgs, RankOutput};
+use super::console::Console;
 use super::controller::Setup;
 use super::failure::Failure;
 use super::root::Root;
@@ -26,19 +27,17 @@ const PIPE: usize = 64 * 1024;
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a relay's agent needs: the program of its ranks, this very program as their guard, a folder for logs.
-pub(crate) fn agent(
-    program: &ProgramArgs,
-    run_dir: &Path,
-    sink: Arc<dyn Fn(&str) + Send + Sync>,
-) -> Result<AgentConfig, Failure> {
+pub(crate) fn agent(program_args: &ProgramArgs, run_dir: &Path, console: &Console) -> Result<AgentConfig, Failure> {
     let own = env::current_exe()
         .map_err(|error| Failure::failed(format!("the path of this program cannot be found out: {error}")))?;
-    let (path, args) = match program.program.split_first() {
+    let (path, args) = match program_args.program.split_first() {
         Some((path, args)) => (path.clone(), args),
         None => return Err(Failure::usage("give the training program after --")),
     };
     let (program, guard) = (Program::new(path, args), Program::new(own, ["guard"]));
-    Ok(AgentConfig { program, guard, run_dir: run_dir.to_owned(), sink })
+    let is_shown = program_args.rank_output == RankOutput::Prefixed && !console.look().quiet;
+    let shown = is_shown.then(|| console.rank_sink());
+    Ok(AgentConfig { program, guard, run_dir: run_dir.to_owned(), sink: console.sink(), shown })
 }
 
 /// A relay that is about to join its own controller.
@@ -53,7 +52,7 @@ impl Host {
         let run_id = setup.config.run_id;
         let host = HostId::from_name(NAME).ok_or_else(|| Failure::failed("the host has no name"))?;
         let host_key: HostKey = setup.secret.host_key(run_id, host);
-        let agent = agent(program, setup.dir.path(), setup.console.sink())?;
+        let agent = agent(program, setup.dir.path(), &setup.console)?;
         Ok(Host { config: RelayConfig { host, run_id, host_key, gate_key: setup.secret.gate_key(), agent }, ranks })
     }
 
@@ -68,7 +67,7 @@ impl Host {
                 Ok(())
             };
             if let Err(error) = smol::block_on(future::or(self.join(acceptor, root), stopped)) {
-                sink(&format!("flodl: {error}"));
+                sink(&error);
             }
             drop(alive);
         };

@@ -11,6 +11,8 @@ mod controller;
 mod failure;
 mod join;
 mod local;
+mod look;
+mod painter;
 mod root;
 mod rundir;
 mod saver;
@@ -21,9 +23,10 @@ mod ticket;
 
 use args::{Cli, Command};
 use clap::Parser;
-use console::Console;
+use console::{Console, Tidy};
 use failure::Failure;
 use flodl_elche::Guard;
+use look::{Look, Tone};
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
@@ -75,18 +78,36 @@ fn run(args: impl IntoIterator<Item = OsString>, extensions: Extensions) -> Exit
             return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    let console = Console::stderr();
-    let done = match cli.command {
-        Command::Run(args) => controller::run(&args, extensions, &console),
-        Command::Serve(args) => controller::serve(&args, extensions, &console),
-        Command::Ticket(args) => write_ticket(&args),
-        Command::Join(args) => join::join(&args, &console),
-        Command::Guard(_) => return flodl_relay::agent::guard_main(),
+    // The guard has nobody to speak to, and as few threads as it can.
+    if let Command::Guard(_) = cli.command {
+        return flodl_relay::agent::guard_main();
+    }
+    let console = match Console::stderr(Look::of_stderr(cli.color, cli.quiet)) {
+        Ok(console) => console,
+        Err(error) => {
+            let text = format!("flodl: no thread for the console can be started: {error}; see ulimit -u\n");
+            io::stderr().write_all(text.as_bytes()).ok();
+            return FAILED.into();
+        }
     };
-    done.unwrap_or_else(|Failure { exit, text }| {
-        console.say(&text);
+    let tidy = Tidy(&console);
+    let done = follow(cli.command, extensions, &console);
+    let status = done.unwrap_or_else(|Failure { exit, text }| {
+        console.tell(Tone::Bad, &text);
         exit.into()
-    })
+    });
+    drop(tidy);
+    status
+}
+
+fn follow(command: Command, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(args) => controller::run(&args, extensions, console),
+        Command::Serve(args) => controller::serve(&args, extensions, console),
+        Command::Ticket(args) => write_ticket(&args),
+        Command::Join(args) => join::join(&args, console),
+        Command::Guard(_) => Ok(flodl_relay::agent::guard_main()),
+    }
 }
 
 fn write_ticket(args: &args::TicketArgs) -> Result<ExitCode, Failure> {

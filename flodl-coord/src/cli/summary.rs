@@ -1,6 +1,7 @@
 //! The end of a run, for people and programs.
 
 use super::controller::Setup;
+use super::look::Tone;
 use super::sink::Seen;
 use super::tell;
 use flodl_monitor::Summary;
@@ -20,6 +21,11 @@ pub(crate) fn leave(seen: &Seen, exit: i32, setup: &Setup) {
     let paths = [Some(setup.dir.file(NAME)), setup.summary.clone()];
     let failed = |path: PathBuf| summary.write_json(&path).err();
     // One that cannot be written does not keep the other from being written, nor the run from having been one.
-    paths.into_iter().flatten().filter_map(failed).for_each(|error| setup.console.say(&error.to_string()));
+    paths
+        .into_iter()
+        .flatten()
+        .filter_map(failed)
+        .for_each(|error| setup.console.tell(Tone::Warning, &error.to_string()));
+    setup.console.settle();
     tell(summary.to_string().trim_end());
 }

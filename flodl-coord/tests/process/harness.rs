@@ -1,8 +1,8 @@
 //! A folder, the programs, and their processes: everything a test starts is gone when it ends.
 
 use flodl_monitor::Summary;
-use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -10,9 +10,19 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// No command of these tests takes anywhere near so long, even on a busy machine.
-const LONGEST: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 /// The variable by which all processes of one test are found.
 const MARK: &str = "FLODL_TEST_FOLDER";
+
+/// What stands behind `--`.
+pub(crate) enum Program<'a> {
+    /// Nothing.
+    None,
+    /// The trainer of these tests with these arguments.
+    Trainer(&'a str),
+    /// A script of the world that gets the trainer and these arguments.
+    Script(&'a str, &'a str),
+}
 
 /// One test's own world.
 pub(crate) struct World {
@@ -30,15 +40,24 @@ impl World {
 
     /// `flodl` with arguments split at white space, in this world's folder.
     pub(crate) fn flodl(&self, line: &str) -> Running {
-        self.flodl_with(line, &[])
+        self.start(self.command(line, &Program::None), line)
     }
 
     /// The same; behind `--` stands the trainer of these tests with `trainer` as its arguments.
     pub(crate) fn train(&self, line: &str, trainer: &str) -> Running {
-        let program = trainer_path();
-        let mut rest = vec![OsStr::new("--"), program.as_os_str()];
-        rest.extend(trainer.split_whitespace().map(OsStr::new));
-        self.flodl_with(line, &rest)
+        self.start(self.command(line, &Program::Trainer(trainer)), line)
+    }
+
+    /// The same, started by the script called `script`, which gets the trainer and its arguments.
+    pub(crate) fn train_by(&self, script: &str, line: &str, trainer: &str) -> Running {
+        self.start(self.command(line, &Program::Script(script, trainer)), line)
+    }
+
+    /// A script in this world's folder, with this content.
+    pub(crate) fn script(&self, name: &str, content: &str) {
+        let path = self.path(name);
+        fs::write(&path, content).expect("is writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("can be set");
     }
 
     /// `flodl` that may hold so many descriptors.
@@ -49,10 +68,24 @@ impl World {
         self.start(command, line)
     }
 
-    fn flodl_with(&self, line: &str, rest: &[&OsStr]) -> Running {
+    /// `flodl` in this world, with nothing to read and nobody who reads.
+    pub(crate) fn command(&self, line: &str, program: &Program<'_>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flodl"));
-        command.args(line.split_whitespace()).args(rest);
-        self.start(command, line)
+        command.args(line.split_whitespace()).current_dir(self.folder.path()).env(MARK, self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let trainer = match *program {
+            Program::None => return command,
+            Program::Trainer(trainer) => {
+                command.arg("--");
+                trainer
+            }
+            Program::Script(script, trainer) => {
+                command.arg("--").arg(self.path(script));
+                trainer
+            }
+        };
+        command.arg(trainer_path()).args(trainer.split_whitespace());
+        command
     }
 
     fn start(&self, mut command: Command, line: &str) -> Running {

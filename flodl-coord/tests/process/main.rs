@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test that waits for processes has a clock")]
 #![allow(clippy::print_stdout, reason = "a test that fails or is skipped says more")]
 
+mod console;
 mod faults;
 mod harness;
 mod hostile;
@@ -12,4 +13,6 @@ mod joins;
 mod losses;
 mod model;
 mod runs;
+mod screen;
+mod terminal;
 mod usage;

@@ -2,10 +2,10 @@
 
 use crate::samples::*;
 use crate::timeline::Records;
-use crate::{Figures, Store, Summary, describe, progress};
+use crate::{Figures, Progress, Store, Summary, describe};
 use flodl_wire::message::Record;
 use flodl_wire::message::record::{Body, EventKind};
-use flodl_wire::{Rank, Version};
+use flodl_wire::{Rank, Time, Version};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -80,8 +80,13 @@ proptest! {
     }
 
     #[test]
-    fn words_stay_on_one_line(records in records(), why in "\\PC*|[\\x00-\\x1f]*") {
-        prop_assert!(!progress::line(&taken(&records)).contains('\n'));
+    fn words_stay_on_one_line(
+        records in records(), why in "\\PC*|[\\x00-\\x1f]*", now in any::<u64>(), columns in 0..150_usize,
+    ) {
+        let progress = Progress::of(&taken(&records), Time(now));
+        prop_assert!(!progress.line().contains(char::is_control));
+        let bar = progress.bar(columns);
+        prop_assert!(bar.len() <= columns && !bar.contains(char::is_control), "{columns}: {bar:?}");
         let alert = because(0, EventKind::Alert, &why);
         let Body::Event(event) = &alert.body else { unreachable!() };
         let said = describe(event).unwrap();

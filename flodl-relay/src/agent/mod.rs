@@ -9,12 +9,13 @@
 //!   of file, for whatever reason, it kills the groups.
 //!
 //! A rank finds its keys in an inherited pipe whose descriptor number is in `FLODL_KEY_FD`; they are never in its arguments
-//! or environment. Its standard output and error are merged line by line into the terminal's sink, with the rank's prefix,
-//! and into `rank<k>.log` of the run directory.
+//! or environment. Its standard output and error go together, byte by byte, into `rank<k>.log` of the run directory, and
+//! line by line, made harmless and within limits, to whoever shows them live.
 
 mod guard;
 mod output;
 mod process;
+mod shown;
 
 pub use guard::guard_main;
 
@@ -32,8 +33,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 
-/// Takes a line for the terminal, with its prefix and without its end. Called from several threads.
+/// Takes a line of the relay's own for people, without its end. Called from several threads; it must not block.
 pub type Sink = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Takes a line that a rank wrote, without its end and without anything that could harm a terminal. Called from several
+/// threads; a call that blocks holds up that rank's output, and then the rank.
+pub type RankSink = Arc<dyn Fn(Rank, &str) + Send + Sync>;
 
 /// A program and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +67,9 @@ pub struct AgentConfig {
     pub run_dir: PathBuf,
     /// Where lines for people go.
     pub sink: Sink,
+    /// Where the lines that ranks write go beside their logs, if anywhere. What it gets is limited
+    /// ([`limits::SHOWN_LINES`], [`limits::SHOWN_BYTES`]), with a count of what was left out.
+    pub shown: Option<RankSink>,
 }
 
 /// One rank to be started.

@@ -1,167 +1,227 @@
-//! What a rank writes: cut into lines, shown with its prefix, kept in its log, and the end of it remembered.
+//! What a rank writes: kept unchanged in its log, shown live, and the end of it remembered.
 
-use super::Sink;
+use super::shown::Shown;
+use super::{AgentConfig, RankSink};
 use crate::limits::{self, LAST_LINES};
 use flodl_wire::Rank;
-use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, PipeReader, Read, Write};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Instant;
 
-/// Cuts bytes into lines.
-#[derive(Default)]
-struct Lines {
-    rest: Vec<u8>,
+/// The log of a rank, over all its lives.
+pub(super) struct Log {
+    file: File,
+    /// The file's name, for people.
+    name: String,
 }
 
-impl Lines {
-    /// Takes bytes and gives every line they complete, without its end. Bytes that are not UTF-8 are replaced.
-    fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(&str)) {
-        while !bytes.is_empty() {
-            let room = limits::LINE_BYTES - self.rest.len();
-            let window = &bytes[..bytes.len().min(room)];
-            let end = window.iter().position(|&byte| byte == b'\n');
-            self.rest.extend_from_slice(&window[..end.unwrap_or(window.len())]);
-            bytes = &bytes[end.map_or(window.len(), |end| end + 1)..];
-            if end.is_some() || self.rest.len() == limits::LINE_BYTES {
-                self.finish(&mut each);
+impl Log {
+    /// Opens it for appending. A life begins on a line of its own.
+    pub(super) fn open(path: &Path) -> io::Result<Log> {
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+        if file.seek(SeekFrom::End(0))? > 0 {
+            file.seek(SeekFrom::End(-1))?;
+            let mut last = [0];
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
             }
         }
-    }
-
-    /// Gives what is there as a line.
-    fn finish(&mut self, mut each: impl FnMut(&str)) {
-        let line = self.rest.strip_suffix(b"\r").unwrap_or(&self.rest);
-        each(&String::from_utf8_lossy(line));
-        self.rest.clear();
-    }
-
-    /// Gives a last line that had no end.
-    fn close(&mut self, each: impl FnMut(&str)) {
-        if !self.rest.is_empty() {
-            self.finish(each);
-        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Log { file, name })
     }
 }
 
-/// The last lines, at most [`LAST_LINES`] bytes of them.
+/// The last bytes, from which the last lines are told.
 #[derive(Default)]
 struct Tail {
-    lines: VecDeque<String>,
-    bytes: usize,
+    bytes: Vec<u8>,
 }
 
 impl Tail {
-    fn push(&mut self, line: &str) {
-        let start = line.len().saturating_sub(LAST_LINES - 1);
-        let start = (start..=line.len()).find(|&at| line.is_char_boundary(at)).unwrap_or(line.len());
-        self.lines.push_back(line[start..].to_owned());
-        self.bytes += line.len() - start + 1;
-        while self.bytes > LAST_LINES {
-            self.bytes -= self.lines.pop_front().map_or(0, |line| line.len() + 1);
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(&bytes[bytes.len().saturating_sub(LAST_LINES)..]);
+        if self.bytes.len() > 2 * LAST_LINES {
+            self.bytes.drain(..self.bytes.len() - LAST_LINES);
         }
     }
 
+    /// The last whole lines in at most [`LAST_LINES`] bytes, or the end of the last one where that alone is longer.
     fn text(&self) -> String {
-        self.lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+        let all = String::from_utf8_lossy(&self.bytes).replace("\r\n", "\n");
+        let all = all.strip_suffix('\n').unwrap_or(&all);
+        let earliest = all.len().saturating_sub(LAST_LINES);
+        if earliest == 0 {
+            return all.to_owned();
+        }
+        let start = (earliest..=all.len()).find(|&at| all.is_char_boundary(at)).unwrap_or(all.len());
+        match all[start..].find('\n') {
+            _ if all[..start].ends_with('\n') => all[start..].to_owned(),
+            Some(end) => all[start + end + 1..].to_owned(),
+            None => all[start..].to_owned(),
+        }
     }
 }
 
 /// A rank's output as it is being followed.
 #[derive(Clone)]
 pub(super) struct Output {
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<State>,
 }
 
 #[derive(Default)]
 struct State {
+    followed: Mutex<Followed>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Followed {
     tail: Tail,
     ended: bool,
 }
 
+impl State {
+    fn followed(&self) -> MutexGuard<'_, Followed> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Output {
     /// Follows `pipe` on a thread until its end of file.
-    pub(super) fn follow(rank: Rank, mut pipe: PipeReader, mut log: File, sink: Sink) -> io::Result<Output> {
+    pub(super) fn follow(rank: Rank, pipe: PipeReader, log: Log, config: &AgentConfig) -> io::Result<Output> {
         let output = Output { state: Arc::default() };
-        let state = Arc::clone(&output.state);
-        thread::Builder::new().name(format!("flodl-output-{}", rank.0)).spawn(move || {
-            let mut lines = Lines::default();
-            let mut buffer = [0; limits::LINE_BYTES];
-            let mut log_fails = false;
-            let mut take = |line: &str| {
-                sink(&format!("[{rank}] {line}"));
-                state.0.lock().unwrap_or_else(PoisonError::into_inner).tail.push(line);
-                if let Err(error) = writeln!(log, "{line}")
-                    && !std::mem::replace(&mut log_fails, true)
-                {
-                    sink(&format!("[{rank}] its log cannot be written any more: {error}"));
-                }
-            };
-            loop {
-                match pipe.read(&mut buffer) {
-                    Ok(0) => break,
-                    Ok(read) => lines.push(&buffer[..read], &mut take),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => {
-                        take(&format!("(its output cannot be read any more: {error})"));
-                        break;
-                    }
-                }
-            }
-            lines.close(&mut take);
-            state.0.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
-            state.1.notify_all();
-        })?;
+        let live = config.shown.clone().map(|sink| Live { rank, shown: Shown::new(&log.name), sink });
+        let sink = Arc::clone(&config.sink);
+        let log_failed =
+            move |error: io::Error| sink(&format!("the log of {rank} cannot be written any more: {error}"));
+        let follower = Follower { pipe, log: log.file, live, state: Arc::clone(&output.state), began: Instant::now() };
+        let name = format!("flodl-output-{}", rank.0);
+        thread::Builder::new().name(name).spawn(move || follower.run(log_failed))?;
         Ok(output)
     }
 
     /// The last lines, once the output has ended, or after [`limits::LAST_LINES_WAIT`].
     pub(super) fn last_lines(&self) -> String {
-        let state = self.state.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.state.1.wait_timeout_while(state, limits::LAST_LINES_WAIT, |state| !state.ended);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.tail.text()
+        let followed = self.state.followed();
+        let waited = self.state.ended.wait_timeout_while(followed, limits::LAST_LINES_WAIT, |followed| !followed.ended);
+        let (followed, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        followed.tail.text()
     }
+}
+
+/// A rank's lines on their way to somebody who watches.
+struct Live {
+    rank: Rank,
+    shown: Shown,
+    sink: RankSink,
+}
+
+/// The thread behind an [`Output`].
+struct Follower {
+    pipe: PipeReader,
+    log: File,
+    live: Option<Live>,
+    state: Arc<State>,
+    began: Instant,
+}
+
+impl Follower {
+    fn run(mut self, log_failed: impl Fn(io::Error)) {
+        let mut buffer = vec![0; limits::OUTPUT_READ];
+        let mut log_fails = false;
+        loop {
+            let read = match self.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.take(format!("\n(its output cannot be read any more: {error})\n").as_bytes());
+                    break;
+                }
+            };
+            if let Err(error) = self.log.write_all(&buffer[..read])
+                && !std::mem::replace(&mut log_fails, true)
+            {
+                log_failed(error);
+            }
+            self.take(&buffer[..read]);
+        }
+        let now = self.began.elapsed();
+        if let Some(Live { rank, shown, sink }) = &mut self.live {
+            shown.close(now, |line| sink(*rank, line));
+        }
+        self.state.followed().ended = true;
+        self.state.ended.notify_all();
+    }
+
+    /// Remembers and shows what was read.
+    fn take(&mut self, bytes: &[u8]) {
+        self.state.followed().tail.push(bytes);
+        let now = self.began.elapsed();
+        if let Some(Live { rank, shown, sink }) = &mut self.live {
+            shown.push(bytes, now, |line| sink(*rank, line));
+        }
+    }
+
+    /// Waits for output. Where lines were left out and nothing follows, it says so meanwhile.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(Live { rank, shown, sink }) = self.live.as_mut().filter(|live| live.shown.owes_a_count())
+            && is_quiet(&self.pipe)?
+        {
+            shown.count(|line| sink(*rank, line));
+        }
+        self.pipe.read(buffer)
+    }
+}
+
+/// Whether nothing comes for [`limits::COUNT_AFTER`].
+fn is_quiet(pipe: &PipeReader) -> Result<bool, Errno> {
+    let wait = Timespec::try_from(limits::COUNT_AFTER).map_err(|_| Errno::INVAL)?;
+    Ok(poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&wait))? == 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
-    fn lines(pieces: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut out) = (Lines::default(), Vec::new());
-        pieces.iter().for_each(|piece| lines.push(piece, |line| out.push(line.to_owned())));
-        lines.close(|line| out.push(line.to_owned()));
-        out
-    }
-
-    #[test]
-    fn lines_are_the_same_however_the_bytes_arrive() {
-        let text = b"one\n\ntwo\r\nthr\xffee\nlast";
-        let whole = lines(&[text]);
-        assert_eq!(whole, ["one", "", "two", "thr\u{fffd}ee", "last"]);
-        for at in 0..text.len() {
-            assert_eq!(lines(&[&text[..at], &text[at..]]), whole, "cut at {at}");
+    fn tail(pieces: impl IntoIterator<Item = Vec<u8>>) -> String {
+        let mut tail = Tail::default();
+        for piece in pieces {
+            tail.push(&piece);
+            assert!(tail.bytes.len() <= 2 * LAST_LINES, "memory is bounded");
         }
-        assert_eq!(lines(&[b"ended\n"]), ["ended"]);
-    }
-
-    #[test]
-    fn an_endless_line_is_cut() {
-        let long = vec![b'x'; limits::LINE_BYTES * 2 + 5];
-        let sizes: Vec<usize> = lines(&[&long]).iter().map(String::len).collect();
-        assert_eq!(sizes, [limits::LINE_BYTES, limits::LINE_BYTES, 5]);
+        let text = tail.text();
+        assert!(text.len() <= LAST_LINES);
+        text
     }
 
     #[test]
     fn the_tail_keeps_the_last_whole_lines_within_its_size() {
-        let mut tail = Tail::default();
-        (0..1000).for_each(|number| tail.push(&format!("line {number}")));
-        let text = tail.text();
+        assert_eq!(tail([]), "");
+        assert_eq!(tail([b"one\r\ntw".to_vec(), b"o\n\nno end".to_vec()]), "one\ntwo\n\nno end");
+        let text = tail((0..1000).map(|number| format!("line {number}\n").into_bytes()));
         assert!(text.ends_with("line 998\nline 999") && text.starts_with("line "), "{text}");
-        assert!(text.len() <= LAST_LINES && text.len() > LAST_LINES - 16);
-        tail.push(&"é".repeat(LAST_LINES));
-        assert!(tail.text().len() <= LAST_LINES && tail.text().chars().all(|c| c == 'é'));
+        assert!(text.len() > LAST_LINES - 16);
+        let text = tail([b"first\n".to_vec(), "\u{e9}".repeat(LAST_LINES).into_bytes()]);
+        assert!(text.len() > LAST_LINES - 4 && text.chars().all(|c| c == '\u{e9}'), "{text}");
+        assert!(tail([vec![0xff; 10 * LAST_LINES]]).chars().all(|c| c == '\u{fffd}'));
+    }
+
+    #[test]
+    fn a_life_begins_on_a_line_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank3.log");
+        for (written, expected) in [("one", "one"), ("two\n", "one\ntwo\n"), ("three", "one\ntwo\nthree")] {
+            let mut log = Log::open(&path).unwrap();
+            log.file.write_all(written.as_bytes()).unwrap();
+            assert_eq!((log.name.as_str(), fs::read_to_string(&path).unwrap().as_str()), ("rank3.log", expected));
+        }
     }
 }

@@ -1,14 +1,13 @@
 //! One rank's process: how it is started, and who waits for its end.
 
 use super::guard::Announcer;
-use super::output::Output;
+use super::output::{Log, Output};
 use super::{Event, Launch, Shared, kill_group};
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::{Incarnation, Rank};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::set_parent_process_death_signal;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, setsid, waitid};
-use std::fs::OpenOptions;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -36,13 +35,12 @@ struct Running {
 fn start(shared: &Arc<Shared>, launch: &Launch) -> Result<(), String> {
     let (rank, incarnation) = (launch.rank, launch.incarnation);
     let path = shared.config.run_dir.join(format!("rank{}.log", rank.0));
-    let log = OpenOptions::new().append(true).create(true).open(&path);
-    let log = log.map_err(|error| format!("cannot write {rank}'s log {}: {error}", path.display()))?;
+    let log = Log::open(&path).map_err(|error| format!("cannot write {rank}'s log {}: {error}", path.display()))?;
     let resources = |error: io::Error| {
         format!("cannot start {rank}: {error}; the limit of open files or threads may be reached (ulimit -a)")
     };
     let (reader, writer) = io::pipe().map_err(resources)?;
-    let output = Output::follow(rank, reader, log, Arc::clone(&shared.config.sink)).map_err(resources)?;
+    let output = Output::follow(rank, reader, log, &shared.config).map_err(resources)?;
     let keys = key_pipe(launch).map_err(resources)?;
     let mut command = Command::new(&shared.config.program.path);
     command.args(&shared.config.program.args).envs(launch.env.iter().map(|(name, value)| (name, value)));

@@ -94,9 +94,9 @@ fn exits() {
 fn output() {
     let started = Started::new(|_| shell("echo rank $FLODL_RANK; echo loud >&2; printf 'no end'"));
     assert_eq!(started.exit().0, ExitStatus::Code(0));
-    assert_eq!(started.lines.all(), ["[rank 0] rank 0", "[rank 0] loud", "[rank 0] no end"]);
+    assert_eq!(started.lines.all(), ["rank 0 | rank 0", "rank 0 | loud", "rank 0 | no end"]);
     let log = fs::read_to_string(started.directory.path().join("rank0.log")).unwrap();
-    assert_eq!(log, "rank 0\nloud\nno end\n");
+    assert_eq!(log, "rank 0\nloud\nno end", "unchanged");
     started.agent.launch(Launch { incarnation: Incarnation(2), ..launch(0) });
     until("the second life's lines", LONG, || (started.lines.all().len() == 6).then_some(()));
     let log = || fs::read_to_string(started.directory.path().join("rank0.log")).ok();
@@ -121,7 +121,7 @@ fn keys() {
     assert_eq!(status, ExitStatus::Code(0));
     let hex: String = rank_keys().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let lines = started.lines.all();
-    assert_eq!(lines[0], format!("[rank 0] {hex}"));
+    assert_eq!(lines[0], format!("rank 0 | {hex}"));
     assert!(lines.len() > 3 && lines[1..].iter().all(|line| !line.contains(&hex[..16])), "{lines:?}");
 }
 
@@ -129,7 +129,7 @@ fn session() {
     let started = Started::new(|_| shell("echo $$ $(cut -d' ' -f5,6 /proc/$$/stat)"));
     started.exit();
     let line = started.lines.all().remove(0);
-    let ids: Vec<&str> = line.trim_start_matches("[rank 0] ").split(' ').collect();
+    let ids: Vec<&str> = line.trim_start_matches("rank 0 | ").split(' ').collect();
     assert!(ids.len() == 3 && ids.iter().all(|id| *id == ids[0]), "process, group and session: {line}");
 }
 

@@ -336,7 +336,7 @@ fn whole_run() {
         let ups = local.controller.log.iter().filter(|said| matches!(said, Said::Host(HostReport::RankUp { .. })));
         assert_eq!(ups.count(), 3);
         let lines = local.lines.all();
-        assert!(lines.contains(&"[rank 2] local 2 of 3 here and 3 in all".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"rank 2 | local 2 of 3 here and 3 in all".to_owned()), "{lines:?}");
         local.end().await.unwrap();
     });
 }

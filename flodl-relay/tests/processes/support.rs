@@ -1,6 +1,6 @@
 //! What the cases share: programs, a sink that remembers, and polling with a deadline.
 
-use flodl_relay::agent::{AgentConfig, Program, Sink};
+use flodl_relay::agent::{AgentConfig, Program, RankSink, Sink};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -29,6 +29,11 @@ impl Lines {
         Arc::new(move |line| lines.0.lock().unwrap().push(line.to_owned()))
     }
 
+    pub(crate) fn rank_sink(&self) -> RankSink {
+        let lines = self.clone();
+        Arc::new(move |rank, line| lines.0.lock().unwrap().push(format!("{rank} | {line}")))
+    }
+
     pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
@@ -37,7 +42,7 @@ impl Lines {
 /// The directory is in the guard's arguments too, so that [`processes_of`] finds it.
 pub(crate) fn config(program: Program, directory: &Path, lines: &Lines) -> AgentConfig {
     let guard = this_program(&["as-guard", directory.to_str().unwrap()]);
-    AgentConfig { program, guard, run_dir: directory.to_owned(), sink: lines.sink() }
+    AgentConfig { program, guard, run_dir: directory.to_owned(), sink: lines.sink(), shown: Some(lines.rank_sink()) }
 }
 
 /// Waits until `ready` gives something.
