@@ -121,12 +121,14 @@ fn an_interrupted_run_leaves_a_tidy_terminal() {
 #[test]
 fn a_terminal_that_takes_nothing_does_not_stop_the_run() {
     let world = World::new();
-    world.script("talk", &talkative("yes flood | head -n 20000"));
+    // More than the buffer of any terminal holds.
+    world.script("talk", &talkative("yes $(head -c 600 /dev/zero | tr '\\0' x) | head -n 20000"));
     let run = "run -n 1 --epochs 2 --batch-size 16 --run-dir run --summary summary.json";
     let Some(mut terminal) = world.train_on_terminal(80, "talk", run, "--samples 1000") else { return };
     terminal.stop_reading();
     assert_eq!(terminal.ends().code(), Some(0));
     assert_eq!(world.summary("summary.json").samples_committed, 2000);
+    assert!(!String::from_utf8_lossy(&terminal.bytes()).contains("saved version"), "it has taken everything");
 }
 
 #[test]

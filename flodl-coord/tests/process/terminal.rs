@@ -42,7 +42,7 @@ impl World {
         let (near, far) = match open(columns) {
             Ok(pair) => pair,
             Err(error) => {
-                let text = format!("test skipped: there is no pseudo terminal here: {error}\n");
+                let text = format!("skipped: no pseudo terminal: {error}\n");
                 io::stderr().write_all(text.as_bytes()).ok();
                 return None;
             }
