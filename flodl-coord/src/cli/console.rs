@@ -9,6 +9,7 @@ use super::painter::Painter;
 use core::fmt;
 use core::time::Duration;
 use flodl_monitor::Progress;
+use flodl_relay::agent::{RankSink, Sink};
 use flodl_wire::Rank;
 use rustix::termios::tcgetwinsize;
 use std::collections::{BTreeMap, VecDeque};
@@ -132,13 +133,13 @@ impl Console {
     }
 
     /// A sink for what a relay has to complain of.
-    pub(crate) fn sink(&self) -> Arc<dyn Fn(&str) + Send + Sync> {
+    pub(crate) fn sink(&self) -> Sink {
         let console = self.clone();
         Arc::new(move |text| console.tell(Tone::Warning, text))
     }
 
     /// A sink for the lines of ranks.
-    pub(crate) fn rank_sink(&self) -> Arc<dyn Fn(Rank, &str) + Send + Sync> {
+    pub(crate) fn rank_sink(&self) -> RankSink {
         let console = self.clone();
         Arc::new(move |rank, text| console.put(Said::Rank(rank, text.to_owned())))
     }

@@ -1,4 +1,5 @@
 //! What a rank writes: kept unchanged in its log, shown live, and the end of it remembered.
+#![expect(clippy::disallowed_methods, reason = "this is a shell: what is shown is limited by the time")]
 
 use super::shown::Shown;
 use super::{AgentConfig, RankSink};
