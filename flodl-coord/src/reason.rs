@@ -54,6 +54,7 @@ fn name(change: &Change) -> (&'static str, Option<Rank>) {
         Change::Judged { verdict: Verdict::NudgeDown { .. }, .. } => ("nudge-down", None),
         Change::Judged { .. } => ("suppress-growth", None),
         Change::Rearmed { .. } => ("rearmed", None),
+        Change::Lead { .. } => ("lead", None),
         Change::Restored { .. } => ("restored", None),
         Change::NudgeRejected => ("nudge-rejected", None),
         Change::NudgeSkipped { .. } => ("nudge-skipped", None),

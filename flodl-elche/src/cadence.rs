@@ -16,17 +16,36 @@ pub trait Cadence: Send {
     /// again begins anew.
     fn join(&mut self, slot: Slot);
 
+    /// What is known of the relative speed of `slot`'s device before anything is measured (see
+    /// [`DeviceSpec`](crate::DeviceSpec)); larger is faster. A hint of the user's wins. To be told before it joins.
+    fn expect(&mut self, slot: Slot, speed: f64);
+
     /// `slot` is gone and leaves every computation at once.
     fn leave(&mut self, slot: Slot);
 
     /// One window report. Numbers that cannot be are ignored; the rejection is among the next changes.
     fn observe(&mut self, slot: Slot, sample: WindowSample);
 
-    /// A round was committed: moves the anchor. Returns what changed since the last plan, and why.
-    fn round_done(&mut self, outcome: &RoundFeedback) -> Vec<Change>;
+    /// A round was committed: moves the anchor. What changed since the last plan, and why, replaces what is in `changes`.
+    fn round_done_into(&mut self, outcome: &RoundFeedback, changes: &mut Vec<Change>);
 
-    /// The next window.
-    fn plan(&mut self, demand: &Demand<'_>) -> Plan;
+    /// The next window replaces what is in `plan`. With the same members and the same `plan` again and again nothing is
+    /// allocated.
+    fn plan_into(&mut self, demand: &Demand<'_>, plan: &mut Plan);
+
+    /// [`round_done_into`](Self::round_done_into) a new list.
+    fn round_done(&mut self, outcome: &RoundFeedback) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.round_done_into(outcome, &mut changes);
+        changes
+    }
+
+    /// [`plan_into`](Self::plan_into) a new plan.
+    fn plan(&mut self, demand: &Demand<'_>) -> Plan {
+        let mut plan = Plan::default();
+        self.plan_into(demand, &mut plan);
+        plan
+    }
 
     /// Batches of the slowest member in a window.
     fn anchor(&self) -> u32;
@@ -102,7 +121,7 @@ pub struct RoundFeedback {
 pub struct Demand<'a> {
     /// Members to plan for, ascending.
     pub live: &'a [Slot],
-    /// Samples of the open epoch that can be leased now.
+    /// Samples that can be leased now: those of the open epoch, and under Async those of the next ones too.
     pub remaining: u64,
     /// Samples in the epoch.
     pub epoch_len: u64,
@@ -111,7 +130,7 @@ pub struct Demand<'a> {
 }
 
 /// One window for all members.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Batches of the slowest member in a full window.
     pub anchor: u32,
@@ -134,7 +153,9 @@ pub struct Share {
     pub quota: u32,
     /// Batches after which it stops in any case.
     pub quota_max: u32,
-    /// Samples to lease to it now; 0: it has no work in this window.
+    /// Batches it may do after its window, while its round is averaged; 0 but under Async.
+    pub lead: u32,
+    /// Samples to lease to it now, `quota_max + lead` batches; 0: it has no work in this window.
     pub lease: u64,
     /// Its own time, from its first batch, after which it stops (see [`StopRule`](crate::StopRule)); none: the lease
     /// ends its window.

@@ -102,6 +102,13 @@ pub enum Change {
     },
     /// The guard asked for a nudge by no number.
     NudgeRejected,
+    /// Ranks may run further ahead of their windows, or less far.
+    Lead {
+        /// Batches before.
+        from: u32,
+        /// And now.
+        to: u32,
+    },
     /// Another nudge was asked for too soon.
     NudgeSkipped {
         /// Rounds since the last one.
@@ -296,6 +303,9 @@ impl fmt::Display for Change {
             }
             Self::Judged { judge, verdict, grounds } => write!(f, "{judge} finds that {grounds}: {verdict}"),
             Self::Rearmed { stable } => write!(f, "{stable} rounds in a row were stable: windows may grow again"),
+            Self::Lead { from, to } => {
+                write!(f, "ranks may run {to} batches ahead of their windows instead of {from}")
+            }
             Self::NudgeRejected => f.write_str("the guard's nudge is ignored: its factor is not a finite number"),
             Self::NudgeSkipped { since } => {
                 write!(f, "the window is not shortened again: the last time was {since} rounds ago")

@@ -1,4 +1,7 @@
 //! The scheduler's settings, and which of them contradict each other.
+//!
+//! Settings that only make sense under some policies are unset by default, so that a value a person gave can be told
+//! from one that nobody asked for, and is refused where it would have no effect.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +10,12 @@ use thiserror::Error;
 use crate::mode::{Policy, Windowing};
 use crate::span::Slot;
 
-/// The anchor a Cadence run begins with where nothing else is said, in batches of the slowest member.
-const ANCHOR_START: u32 = 4;
+/// The anchor does not shrink below this where nothing else is said.
+pub(crate) const MIN_ANCHOR: u32 = 4;
+/// The anchor does not grow above this where nothing else is said.
+pub(crate) const MAX_ANCHOR: u32 = 1000;
+/// The part of the wall time that may be overhead where nothing else is said.
+pub(crate) const OVERHEAD_TARGET: f64 = 0.03;
 
 /// What the scheduler is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,18 +26,50 @@ pub struct Settings {
     pub windowing: Windowing,
     /// Samples in a batch, at least 1; one batch size for all ranks.
     pub batch_size: u32,
-    /// The anchor of the first window: batches of the slowest member. Unset: 4, or 1 under Sync.
-    pub anchor_start: Option<u32>,
-    /// The anchor does not shrink below this, unless a guard or a short epoch asks for it. At least 1.
-    pub min_anchor: u32,
-    /// The anchor does not grow above this.
-    pub max_anchor: u32,
-    /// The part of the wall time that may go to waiting, reducing and filling, in (0, 0.5].
-    pub overhead_target: f64,
+    /// The anchor: where it starts and what bounds it.
+    pub anchor: AnchorSettings,
     /// How many batches more than the slowest a rank may do in a window; unset: as many as its speed allows.
     pub max_batch_diff: Option<u32>,
+    /// Under Async, how many batches over its quota a rank may do while its round is reduced; unset: 3, growing to 15 while
+    /// rounds are stable.
+    pub overshoot: Option<u32>,
     /// Relative speeds the user knows beforehand; larger is faster, the unit does not matter.
     pub speed_hints: Vec<(Slot, f64)>,
+}
+
+/// What the anchor (batches of the slowest member in a window) may be. None of it applies under Sync.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct AnchorSettings {
+    /// In the first window. Unset: 4, within the bounds.
+    pub start: Option<u32>,
+    /// Not below this, unless a guard or a short epoch asks for it. At least 1; unset: 4.
+    pub min: Option<u32>,
+    /// Not above this. Unset: 1000.
+    pub max: Option<u32>,
+    /// The part of the wall time that may go to waiting, reducing and filling, in (0, 0.5]. Unset: 0.03.
+    pub overhead_target: Option<f64>,
+}
+
+impl AnchorSettings {
+    /// An anchor that never moves, except where a guard or a short epoch asks for it.
+    pub fn fixed(anchor: u32) -> Self {
+        Self { start: Some(anchor), min: Some(anchor), max: Some(anchor), overhead_target: None }
+    }
+
+    /// The lower bound in force.
+    pub fn least(&self) -> u32 {
+        self.min.unwrap_or(MIN_ANCHOR.min(self.max.unwrap_or(MIN_ANCHOR)))
+    }
+
+    /// The upper bound in force.
+    pub fn most(&self) -> u32 {
+        self.max.unwrap_or(MAX_ANCHOR.max(self.min.unwrap_or(MAX_ANCHOR)))
+    }
+
+    /// The overhead target in force.
+    pub fn target(&self) -> f64 {
+        self.overhead_target.unwrap_or(OVERHEAD_TARGET)
+    }
 }
 
 impl Default for Settings {
@@ -39,66 +78,76 @@ impl Default for Settings {
             policy: Policy::Cadence,
             windowing: Windowing::Budget,
             batch_size: 64,
-            anchor_start: None,
-            min_anchor: 4,
-            max_anchor: 1000,
-            overhead_target: 0.03,
+            anchor: AnchorSettings::default(),
             max_batch_diff: None,
+            overshoot: None,
             speed_hints: Vec::new(),
         }
     }
 }
 
-/// Settings that cannot be followed, each with what to change.
+/// Settings that cannot be followed, each with what to change. The words are those of the command line's options.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SettingsError {
-    /// The policy has no scheduler here.
-    #[error("policy async is not supported by this scheduler: take cadence (long windows) or sync (every step)")]
-    AsyncUnsupported,
     /// No samples in a batch.
-    #[error("batch_size is 0: a batch holds at least one sample")]
+    #[error("batch-size is 0: a batch holds at least one sample")]
     EmptyBatch,
     /// The smallest anchor is no window at all.
-    #[error("min_anchor is 0: the slowest member does at least one batch a window")]
+    #[error("min-anchor is 0: the slowest rank does at least one batch a window")]
     NoAnchor,
     /// The bounds exclude each other.
-    #[error("min_anchor {min} is above max_anchor {max}: lower the one or raise the other")]
+    #[error("min-anchor {min} is above max-anchor {max}: lower the one or raise the other")]
     AnchorBounds {
-        /// `min_anchor`.
+        /// The lower bound.
         min: u32,
-        /// `max_anchor`.
+        /// The upper bound.
         max: u32,
     },
     /// The first anchor lies outside the bounds.
-    #[error("anchor_start {start} is not within min_anchor {min} and max_anchor {max}: move it or the bound it breaks")]
+    #[error("anchor {start} is not within min-anchor {min} and max-anchor {max}: move it or the bound it breaks")]
     AnchorStart {
-        /// `anchor_start`.
+        /// The first anchor.
         start: u32,
-        /// `min_anchor`.
+        /// The lower bound.
         min: u32,
-        /// `max_anchor`.
+        /// The upper bound.
         max: u32,
     },
-    /// An anchor was asked for under Sync.
+    /// A setting that has no effect under the policy.
+    #[error("{setting} {value} contradicts policy {policy}, {because}: take policy {instead} or leave it out")]
+    Policy {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        value: f64,
+        /// The policy.
+        policy: Policy,
+        /// Why it has no effect there.
+        because: &'static str,
+        /// Under which policy it has one.
+        instead: Policy,
+    },
+    /// An overhead target where the anchor cannot move.
     #[error(
-        "anchor_start {start} contradicts policy sync, which averages after every batch: take policy cadence or leave it out"
+        "overhead-target {target} contradicts min-anchor and max-anchor, which are both {anchor}: the target moves the \
+         anchor between them; leave it out or move a bound"
     )]
-    AnchorUnderSync {
-        /// `anchor_start`.
-        start: u32,
+    TargetOfFixed {
+        /// The target.
+        target: f64,
+        /// Both bounds.
+        anchor: u32,
     },
     /// The target is no useful fraction.
     #[error(
-        "overhead_target {target} is not above 0 and at most 0.5: it is the fraction of the time that may be overhead"
+        "overhead-target {target} is not above 0 and at most 0.5: it is the fraction of the time that may be overhead"
     )]
     OverheadTarget {
-        /// `overhead_target`.
+        /// The target.
         target: f64,
     },
     /// A speed hint is no speed.
-    #[error(
-        "the speed hint {speed} of {slot} is not a finite number above 0: larger is faster, the unit does not matter"
-    )]
+    #[error("the speed {speed} of {slot} is not a finite number above 0: larger is faster, the unit does not matter")]
     SpeedHint {
         /// Whose hint.
         slot: Slot,
@@ -106,7 +155,7 @@ pub enum SettingsError {
         speed: f64,
     },
     /// Two speed hints for one member.
-    #[error("{slot} has two speed hints: leave one")]
+    #[error("{slot} has two speeds: leave one")]
     SpeedHintTwice {
         /// Whose hints.
         slot: Slot,
@@ -120,16 +169,11 @@ impl Settings {
     ///
     /// The first contradiction found, naming the settings and their values.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        if self.policy == Policy::Async {
-            return Err(SettingsError::AsyncUnsupported);
-        }
         if self.batch_size == 0 {
             return Err(SettingsError::EmptyBatch);
         }
-        if !(self.overhead_target > 0.0 && self.overhead_target <= 0.5) {
-            return Err(SettingsError::OverheadTarget { target: self.overhead_target });
-        }
-        self.validate_anchors()?;
+        self.validate_policy()?;
+        self.validate_anchor()?;
         let mut hinted = BTreeSet::new();
         for &(slot, speed) in &self.speed_hints {
             if !(speed.is_finite() && speed > 0.0) {
@@ -142,33 +186,67 @@ impl Settings {
         Ok(())
     }
 
-    fn validate_anchors(&self) -> Result<(), SettingsError> {
-        let (min, max) = (self.min_anchor, self.max_anchor);
-        if self.policy == Policy::Sync {
-            // The bounds do not apply: a window is one batch.
-            return match self.anchor_start {
-                Some(start) if start != 1 => Err(SettingsError::AnchorUnderSync { start }),
-                _ => Ok(()),
-            };
+    /// No setting may be given that has no effect.
+    fn validate_policy(&self) -> Result<(), SettingsError> {
+        let AnchorSettings { start, min, max, overhead_target } = self.anchor;
+        let lockstep = [
+            ("anchor", start.filter(|&start| start != 1).map(f64::from)),
+            ("min-anchor", min.map(f64::from)),
+            ("max-anchor", max.map(f64::from)),
+            ("overhead-target", overhead_target),
+            ("max-batch-diff", self.max_batch_diff.map(f64::from)),
+        ];
+        let policy = self.policy;
+        for (setting, value) in lockstep {
+            if policy == Policy::Sync
+                && let Some(value) = value
+            {
+                let because = "which averages after every batch";
+                return Err(SettingsError::Policy { setting, value, policy, because, instead: Policy::Cadence });
+            }
         }
-        if min == 0 {
+        match self.overshoot {
+            Some(value) if policy != Policy::Async => Err(SettingsError::Policy {
+                setting: "overshoot",
+                value: f64::from(value),
+                policy,
+                because: "under which nobody trains while a round is averaged",
+                instead: Policy::Async,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn validate_anchor(&self) -> Result<(), SettingsError> {
+        let (min, max, target) = (self.anchor.least(), self.anchor.most(), self.anchor.target());
+        if min == 0 || max == 0 {
             return Err(SettingsError::NoAnchor);
         }
         if min > max {
             return Err(SettingsError::AnchorBounds { min, max });
         }
-        match self.anchor_start {
-            Some(start) if start < min || start > max => Err(SettingsError::AnchorStart { start, min, max }),
+        if let Some(start) = self.anchor.start
+            && self.policy != Policy::Sync
+            && !(min..=max).contains(&start)
+        {
+            return Err(SettingsError::AnchorStart { start, min, max });
+        }
+        if !(target > 0.0 && target <= 0.5) {
+            return Err(SettingsError::OverheadTarget { target });
+        }
+        match self.anchor.overhead_target {
+            Some(target) if min == max => Err(SettingsError::TargetOfFixed { target, anchor: min }),
             _ => Ok(()),
         }
     }
 
     /// The anchor of the first window.
-    pub(crate) fn first_anchor(&self) -> u32 {
+    pub fn first_anchor(&self) -> u32 {
+        let usual = self.policy.defaults().anchor;
         match self.policy {
-            Policy::Sync => 1,
+            Policy::Sync => usual,
             Policy::Cadence | Policy::Async => {
-                self.anchor_start.unwrap_or(ANCHOR_START.clamp(self.min_anchor, self.max_anchor))
+                self.anchor.start.unwrap_or(usual.clamp(self.anchor.least(), self.anchor.most()))
             }
         }
     }
@@ -178,42 +256,71 @@ impl Settings {
 mod tests {
     use super::*;
 
+    fn anchored(anchor: AnchorSettings) -> Settings {
+        Settings { anchor, ..Settings::default() }
+    }
+
     #[test]
     fn defaults_are_valid_and_start_at_four() {
-        let settings = Settings::default();
-        assert_eq!(settings.validate(), Ok(()));
-        assert_eq!(settings.first_anchor(), 4);
-        let sync = Settings { policy: Policy::Sync, ..Settings::default() };
-        assert_eq!(sync.validate(), Ok(()));
-        assert_eq!(sync.first_anchor(), 1);
-        let bounded = Settings { max_anchor: 2, min_anchor: 1, ..Settings::default() };
-        assert_eq!((bounded.validate(), bounded.first_anchor()), (Ok(()), 2));
+        for (settings, first) in [
+            (Settings::default(), 4),
+            (Settings { policy: Policy::Async, overshoot: Some(0), ..Settings::default() }, 4),
+            (Settings { policy: Policy::Sync, ..Settings::default() }, 1),
+            (anchored(AnchorSettings { min: Some(1), max: Some(2), ..Default::default() }), 2),
+            // One bound beyond the other one's default moves that.
+            (anchored(AnchorSettings { max: Some(2), ..Default::default() }), 2),
+            (anchored(AnchorSettings { min: Some(2000), ..Default::default() }), 2000),
+            (anchored(AnchorSettings::fixed(16)), 16),
+        ] {
+            assert_eq!((settings.validate(), settings.first_anchor()), (Ok(()), first), "{settings:?}");
+        }
     }
 
     #[test]
     fn c1_contradictions_are_named() {
         let ok = Settings::default;
-        let sync = || Settings { policy: Policy::Sync, ..Settings::default() };
+        let none = AnchorSettings::default;
+        let sync = |anchor| Settings { policy: Policy::Sync, anchor, ..Settings::default() };
         for (settings, error) in [
-            (Settings { policy: Policy::Async, ..ok() }, SettingsError::AsyncUnsupported),
-            (Settings { batch_size: 0, ..ok() }, SettingsError::EmptyBatch),
-            (Settings { min_anchor: 0, ..ok() }, SettingsError::NoAnchor),
-            (Settings { min_anchor: 9, max_anchor: 8, ..ok() }, SettingsError::AnchorBounds { min: 9, max: 8 }),
-            (Settings { anchor_start: Some(3), ..ok() }, SettingsError::AnchorStart { start: 3, min: 4, max: 1000 }),
-            (Settings { anchor_start: Some(4), ..sync() }, SettingsError::AnchorUnderSync { start: 4 }),
-            (Settings { overhead_target: 0.0, ..ok() }, SettingsError::OverheadTarget { target: 0.0 }),
-            (Settings { overhead_target: 0.6, ..ok() }, SettingsError::OverheadTarget { target: 0.6 }),
+            (Settings { batch_size: 0, ..ok() }, "batch-size is 0"),
+            (anchored(AnchorSettings { min: Some(0), ..none() }), "min-anchor is 0"),
+            (anchored(AnchorSettings { max: Some(0), ..none() }), "min-anchor is 0"),
             (
-                Settings { speed_hints: vec![(Slot(1), 0.0)], ..ok() },
-                SettingsError::SpeedHint { slot: Slot(1), speed: 0.0 },
+                anchored(AnchorSettings { min: Some(9), max: Some(8), ..none() }),
+                "min-anchor 9 is above max-anchor 8: lower the one or raise the other",
             ),
+            (anchored(AnchorSettings { start: Some(3), ..none() }), "anchor 3 is not within min-anchor 4"),
+            (
+                sync(AnchorSettings { start: Some(4), ..none() }),
+                "anchor 4 contradicts policy sync, which averages after every batch: take policy cadence or leave it out",
+            ),
+            (sync(AnchorSettings { min: Some(2), ..none() }), "min-anchor 2 contradicts policy sync"),
+            (sync(AnchorSettings { max: Some(20), ..none() }), "max-anchor 20 contradicts policy sync"),
+            (
+                sync(AnchorSettings { overhead_target: Some(0.1), ..none() }),
+                "overhead-target 0.1 contradicts policy sync",
+            ),
+            (Settings { max_batch_diff: Some(3), ..sync(none()) }, "max-batch-diff 3 contradicts policy sync"),
+            (
+                Settings { overshoot: Some(3), ..ok() },
+                "overshoot 3 contradicts policy cadence, under which nobody trains while a round is averaged: take policy \
+                 async or leave it out",
+            ),
+            (
+                anchored(AnchorSettings { overhead_target: Some(0.1), ..AnchorSettings::fixed(8) }),
+                "overhead-target 0.1 contradicts min-anchor and max-anchor, which are both 8",
+            ),
+            (anchored(AnchorSettings { overhead_target: Some(0.0), ..none() }), "overhead-target 0 is not above 0"),
+            (anchored(AnchorSettings { overhead_target: Some(0.6), ..none() }), "overhead-target 0.6 is not above 0"),
+            (anchored(AnchorSettings { overhead_target: Some(f64::NAN), ..none() }), "overhead-target NaN is not"),
+            (Settings { speed_hints: vec![(Slot(1), 0.0)], ..ok() }, "the speed 0 of slot 1 is not a finite number"),
             (
                 Settings { speed_hints: vec![(Slot(1), 2.0), (Slot(1), 2.0)], ..ok() },
-                SettingsError::SpeedHintTwice { slot: Slot(1) },
+                "slot 1 has two speeds: leave one",
             ),
         ] {
-            assert_eq!(settings.validate(), Err(error));
+            let said = settings.validate().expect_err(error).to_string();
+            assert!(said.starts_with(error), "{said}");
         }
-        assert!(Settings { overhead_target: f64::NAN, ..ok() }.validate().is_err());
     }
 }

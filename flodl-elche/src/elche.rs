@@ -1,27 +1,26 @@
 //! ElChe: the scheduler that the settings describe, as a [`Cadence`].
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use crate::arbiter::Arbiter;
 use crate::batches::batches_in;
 use crate::cadence::{Cadence, Demand, Plan, RoundFeedback, Share, WindowSample};
-use crate::change::{Change, Figure, Rejected, Replan};
+use crate::change::{Change, Rejected, Replan};
 use crate::config::{Settings, SettingsError};
 use crate::election::{self, Election};
-use crate::growth::{Costs, Growth};
-use crate::guard::{Guard, GuardInput};
+use crate::feedback::Feedback;
+use crate::growth::Growth;
+use crate::guard::Guard;
+use crate::lead::Lead;
 use crate::mode::Policy;
+use crate::roster::Roster;
 use crate::span::Slot;
-use crate::speed::{Shift, Speed, median};
-use crate::split::largest_remainder;
+use crate::speed::{Shift, Speed, median_in};
+use crate::split::Split;
 use crate::state::{Remembered, State};
-use crate::tail;
-use crate::window::{self, Known, RATIO_MAX, Row};
-
-/// No window and no reduce is longer than this; what says so is a broken clock.
-const ROUND_MAX: Duration = Duration::from_secs(24 * 3600);
+use crate::tail::{self, Tail};
+use crate::window::{self, Known, Length, RATIO_MAX, Row};
 
 /// Since when a window is planned and not averaged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -34,15 +33,26 @@ enum Open {
 /// The scheduler.
 pub struct Elche {
     settings: Settings,
-    hints: BTreeMap<Slot, f64>,
-    arbiter: Arbiter,
-    members: BTreeMap<Slot, Speed>,
-    /// From before a restart, of those that have not joined since.
-    remembered: Remembered,
+    roster: Roster,
     election: Election,
+    arbiter: Arbiter,
     growth: Growth,
+    lead: Lead,
     open: Open,
     changes: Vec<Change>,
+    scratch: Scratch,
+}
+
+/// Buffers that are used again, so that a call allocates nothing while the members stay the same.
+#[derive(Default)]
+struct Scratch {
+    known: Vec<Known>,
+    rows: Vec<Row>,
+    times: Vec<(Slot, f64)>,
+    values: Vec<f64>,
+    split: Split,
+    tail: Tail,
+    feedback: Feedback,
 }
 
 impl Elche {
@@ -53,18 +63,17 @@ impl Elche {
     /// Where the settings contradict each other.
     pub fn new(settings: Settings, guard: Box<dyn Guard>) -> Result<Self, SettingsError> {
         settings.validate()?;
-        let growth = Growth::new(&settings);
         let hints = settings.speed_hints.iter().copied().collect();
         Ok(Self {
+            growth: Growth::new(&settings),
+            lead: Lead::new(settings.policy, settings.overshoot),
+            roster: Roster { hints, ..Roster::default() },
             settings,
-            hints,
-            arbiter: Arbiter::new(guard),
-            members: BTreeMap::new(),
-            remembered: Remembered::default(),
             election: Election::default(),
-            growth,
+            arbiter: Arbiter::new(guard),
             open: Open::No,
             changes: Vec::new(),
+            scratch: Scratch::default(),
         })
     }
 
@@ -80,8 +89,9 @@ impl Elche {
         let mut elche = Self::new(settings, guard)?;
         let kept = state.guard.restore(&mut elche.arbiter);
         elche.growth = Growth::restored(&elche.settings, state.anchor, state.calibrations, &state.reduce);
-        elche.remembered = Remembered::of(state);
-        let members = u32::try_from(elche.remembered.speeds.len()).unwrap_or(u32::MAX);
+        elche.lead.recall(state.lead);
+        elche.roster.remembered = Remembered::of(state);
+        let members = u32::try_from(elche.roster.remembered.speeds.len()).unwrap_or(u32::MAX);
         elche.changes.push(Change::Restored { anchor: elche.growth.anchor(), members, guard: kept });
         Ok(elche)
     }
@@ -91,43 +101,25 @@ impl Elche {
         &self.settings
     }
 
-    /// What is known of `slots`: measured times, and what the hints say of the others on the same scale. Where nobody is
-    /// measured the hints' own scale serves.
-    fn known(&self, slots: impl Iterator<Item = Slot>, callbacks: &[(Slot, Duration)]) -> Vec<Known> {
-        let measured = |slot: Slot| self.members.get(&slot).and_then(Speed::batch);
-        let anybody = self.members.values().any(|speed| speed.batch().is_some());
-        // Seconds a batch at a hinted speed of 1.
-        let unit = if anybody {
-            median(self.hints.iter().filter_map(|(&slot, hint)| measured(slot).map(|batch| batch * hint)))
-        } else {
-            Some(1.0)
-        };
-        let costs: BTreeMap<Slot, Duration> =
-            if anybody { callbacks.iter().copied().collect() } else { BTreeMap::new() };
-        slots
-            .map(|slot| {
-                let own = measured(slot);
-                let prior = || Some(unit? / self.hints.get(&slot)?);
-                Known {
-                    slot,
-                    batch: own.or_else(prior),
-                    measured: own.is_some(),
-                    callback: costs.get(&slot).map_or(0.0, Duration::as_secs_f64),
-                }
-            })
-            .collect()
+    /// Lists the batch times of all members that have one, ascending by slot.
+    fn list_times(&mut self) {
+        let Scratch { known, times, values, .. } = &mut self.scratch;
+        self.roster.know(self.roster.members.keys().copied(), &[], known, values);
+        times.clear();
+        times.extend(times_of(known));
     }
 
-    /// Batch times of all members that have one, ascending by slot.
-    fn times(&self) -> Vec<(Slot, f64)> {
-        times_of(&self.known(self.members.keys().copied(), &[]))
+    /// Looks at the members' speeds and elects the slowest.
+    fn elect(&mut self) {
+        self.list_times();
+        let elected = self.election.update(&self.scratch.times, self.growth.calibrations());
+        self.changes.extend(elected);
     }
 
     /// The batch time the anchor counts among `members`, after clamping the others' distance from it.
     fn scale(&self, members: &mut [Known]) -> Option<f64> {
-        let times = times_of(members);
-        let elected = self.election.current().and_then(|slot| times.iter().find(|&&(other, _)| other == slot));
-        let slowest = elected.copied().or_else(|| election::slowest(&times))?.1;
+        let elected = self.election.current().and_then(|slot| times_of(members).find(|&(other, _)| other == slot));
+        let slowest = elected.or_else(|| election::slowest(times_of(members)))?.1;
         for member in members {
             member.batch = member.batch.map(|batch| batch.clamp(slowest / RATIO_MAX, slowest * RATIO_MAX));
         }
@@ -143,122 +135,69 @@ impl Elche {
     }
 
     /// Lowers the anchor to the first whose window holds a whole epoch.
-    fn cap_to_epoch(&mut self, epoch_batches: u64, slowest: f64, members: &[Known]) {
-        let Some(unknown) = median(members.iter().filter_map(|member| member.batch)) else { return };
-        let per_anchor: f64 = members.iter().map(|member| slowest / member.batch.unwrap_or(unknown)).sum();
+    fn cap_to_epoch(&mut self, epoch_batches: u64, slowest: f64, scratch: &mut Scratch) {
+        let Scratch { known, values, .. } = scratch;
+        let Some(unknown) = median_of(known, values) else { return };
+        let per_anchor: f64 = known.iter().map(|member| slowest / member.batch.unwrap_or(unknown)).sum();
         // The tolerance keeps a whole number whole in spite of the division's rounding.
         let cap = (epoch_batches as f64 / per_anchor - 1e-9).ceil().max(1.0);
         self.growth.cap_to_epoch(cap as u32, &mut self.changes);
     }
 
-    /// The rows of the next window; the counts are batches, at most `left` in all.
-    fn rows(&mut self, demand: &Demand<'_>, left: u64) -> (bool, Vec<Row>) {
-        let mut members = self.known(demand.live.iter().copied(), demand.callbacks);
-        let slowest = self.scale(&mut members);
+    /// Makes the rows of the next window; the counts are batches, at most `left` in all. Whether the epoch ends with it or
+    /// the next one.
+    fn make_rows(&mut self, demand: &Demand<'_>, left: u64, scratch: &mut Scratch) -> bool {
+        self.roster.know(demand.live.iter().copied(), demand.callbacks, &mut scratch.known, &mut scratch.values);
+        let slowest = self.scale(&mut scratch.known);
         if let Some(slowest) = slowest
             && self.settings.policy != Policy::Sync
         {
-            let epoch = batches_in(demand.epoch_len.max(demand.remaining), self.settings.batch_size);
-            self.cap_to_epoch(epoch, slowest, &members);
+            let epoch = if demand.epoch_len > 0 { demand.epoch_len } else { demand.remaining };
+            self.cap_to_epoch(batches_in(epoch, self.settings.batch_size), slowest, scratch);
         }
-        let mut rows = window::full(&self.settings, self.growth.anchor(), slowest, &members);
+        let Scratch { known, rows, split, tail, .. } = scratch;
+        let length = Length { anchor: self.growth.anchor(), lead: self.lead.limit() };
+        window::full(&self.settings, length, slowest, known, rows);
         let window: u64 = rows.iter().map(|row| u64::from(row.quota)).sum();
         let windows = tail::windows_left(&self.settings, left, window);
-        let tail = tail::is_tail(windows);
-        if tail {
-            rows = tail::divide(&self.settings, left, windows, &members, &rows);
+        let is_tail = tail::is_tail(windows);
+        if is_tail {
+            tail.divide(&self.settings, (left, windows), known, rows);
             let planned = rows.iter().map(|row| u64::from(row.quota)).sum();
             self.changes.push(Change::Tail { left, windows, planned });
         } else {
-            self.cut_leases(left, window, &mut rows);
+            self.cut_leases(left, window, rows, split);
         }
-        for (member, row) in members.iter().zip(&rows).filter(|(member, _)| member.callback > 0.0) {
+        for (member, row) in known.iter().zip(&*rows).filter(|(member, _)| member.callback > 0.0) {
             let cost = Duration::try_from_secs_f64(member.callback).unwrap_or(Duration::MAX);
             self.changes.push(Change::Callback { slot: member.slot, cost, quota: row.quota });
         }
-        (tail, rows)
+        is_tail
     }
 
     /// Where full leases hold more than is left, each gets its quota and a proportional part of the rest.
-    fn cut_leases(&mut self, left: u64, window: u64, rows: &mut [Row]) {
-        let wanted: u64 = rows.iter().map(|row| u64::from(row.quota_max)).sum();
+    fn cut_leases(&mut self, left: u64, window: u64, rows: &mut [Row], split: &mut Split) {
+        let wanted = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.leased()));
         if wanted <= left {
             return;
         }
         self.changes.push(Change::LeasesCut { wanted, left });
-        let spare: Vec<f64> = rows.iter().map(|row| f64::from(row.quota_max - row.quota)).collect();
-        for (row, extra) in rows.iter_mut().zip(largest_remainder(left.saturating_sub(window), &spare)) {
-            row.quota_max = row.quota.saturating_add(u32::try_from(extra).unwrap_or(u32::MAX));
+        let spare = rows.iter().map(|row| (row.leased() - u64::from(row.quota)) as f64);
+        let extra = split.divide(left.saturating_sub(window), spare);
+        for (row, &extra) in rows.iter_mut().zip(extra) {
+            let extra = u32::try_from(extra).unwrap_or(u32::MAX);
+            let in_window = extra.min(row.quota_max - row.quota);
+            row.lead = row.lead.min(extra - in_window);
+            row.quota_max = row.quota + in_window;
         }
     }
-
-    /// The round's timing in seconds, or nothing where its figures cannot be.
-    fn costs(&mut self, outcome: &RoundFeedback) -> Costs {
-        let (wall, reduce) = (outcome.window_wall, outcome.reduce);
-        if reduce.is_zero() || wall < reduce || wall > ROUND_MAX {
-            self.changes.push(Change::FeedbackRejected { what: Figure::Timing, slot: None });
-            return Costs::default();
-        }
-        let mut waits = Vec::with_capacity(outcome.waits.len());
-        for &(slot, wait) in &outcome.waits {
-            if wait > wall {
-                self.changes.push(Change::FeedbackRejected { what: Figure::Wait, slot: Some(slot) });
-            } else {
-                waits.push(wait.as_secs_f64());
-            }
-        }
-        let fill = mean(self.members.values().filter(|speed| speed.is_fresh()).map(Speed::fill));
-        let (wall, reduce) = (wall.as_secs_f64(), reduce.as_secs_f64());
-        let overhead = ((mean(waits) + reduce + fill) / wall).min(1.0);
-        let batch = self.election.current().and_then(|slot| self.members.get(&slot)).and_then(Speed::batch);
-        Costs { overhead: Some(overhead), reduce: Some(reduce), fill, batch }
-    }
-
-    /// Learning rates that can be.
-    fn rates(&mut self, outcome: &RoundFeedback) -> Vec<f64> {
-        let mut rates = Vec::with_capacity(outcome.rates.len());
-        for &(slot, rate) in &outcome.rates {
-            if usable(rate) {
-                rates.push(rate);
-            } else {
-                self.changes.push(Change::FeedbackRejected { what: Figure::Rate, slot: Some(slot) });
-            }
-        }
-        rates
-    }
-
-    /// What the guard may see: a figure that is no number is missing, not 0.
-    fn guard_input(&mut self, outcome: &RoundFeedback) -> GuardInput {
-        let mut input = GuardInput { steps: outcome.steps.clone(), ..GuardInput::default() };
-        input.k_max = outcome.steps.iter().map(|&(_, steps)| steps).max().unwrap_or(0);
-        for &(slot, divergence) in &outcome.divergence {
-            if usable(divergence) {
-                input.divergence.push((slot, divergence));
-            } else {
-                self.changes.push(Change::FeedbackRejected { what: Figure::Divergence, slot: Some(slot) });
-            }
-        }
-        for &(slot, norms) in &outcome.norms {
-            if usable(norms.pre) && usable(norms.post) {
-                input.norms.push((slot, norms));
-            } else {
-                self.changes.push(Change::FeedbackRejected { what: Figure::Norm, slot: Some(slot) });
-            }
-        }
-        input
-    }
-}
-
-/// Whether a measured quantity can be.
-fn usable(x: f64) -> bool {
-    x.is_finite() && x >= 0.0
 }
 
 impl fmt::Debug for Elche {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Elche")
             .field("settings", &self.settings)
-            .field("members", &self.members)
+            .field("roster", &self.roster)
             .field("election", &self.election)
             .field("growth", &self.growth)
             .finish_non_exhaustive()
@@ -267,29 +206,35 @@ impl fmt::Debug for Elche {
 
 impl Cadence for Elche {
     fn join(&mut self, slot: Slot) {
-        let speed = self.remembered.speeds.remove(&slot).unwrap_or_default();
+        let speed = self.roster.remembered.speeds.remove(&slot).unwrap_or_default();
         let known = speed.batch().is_some();
-        self.members.insert(slot, speed);
-        if known && self.remembered.elected == Some(slot) {
+        self.roster.members.insert(slot, speed);
+        if known && self.roster.remembered.elected == Some(slot) {
             self.election.recall(slot);
         }
-        let hint = self.hints.get(&slot).copied();
+        let hint = self.roster.hints.get(&slot).copied();
         self.changes.push(Change::Joined { slot, hint });
-        if hint.is_some() && self.members.values().all(|speed| speed.batch().is_none()) {
-            let pinned = self.election.pin(&self.times());
+        if self.roster.is_expected(slot) && self.roster.is_unmeasured() {
+            self.list_times();
+            let pinned = self.election.pin(&self.scratch.times);
             self.changes.extend(pinned);
         }
     }
 
+    fn expect(&mut self, slot: Slot, speed: f64) {
+        if speed.is_finite() && speed > 0.0 {
+            self.roster.specs.insert(slot, speed);
+        }
+    }
+
     fn leave(&mut self, slot: Slot) {
-        if self.members.remove(&slot).is_none() {
+        if self.roster.members.remove(&slot).is_none() {
             return;
         }
         self.changes.push(Change::Left { slot });
         self.election.leave(slot);
         if self.election.current().is_none() {
-            let elected = self.election.update(&self.times(), self.growth.calibrations());
-            self.changes.extend(elected);
+            self.elect();
         }
     }
 
@@ -300,7 +245,7 @@ impl Cadence for Elche {
         if sample.batches > 0 && self.open == Open::Planned {
             self.open = Open::Moved;
         }
-        let Some(speed) = self.members.get_mut(&slot) else {
+        let Some(speed) = self.roster.members.get_mut(&slot) else {
             self.changes.push(Change::SampleRejected { slot, why: Rejected::NotAMember });
             return;
         };
@@ -317,56 +262,56 @@ impl Cadence for Elche {
         }
     }
 
-    fn round_done(&mut self, outcome: &RoundFeedback) -> Vec<Change> {
+    fn round_done_into(&mut self, outcome: &RoundFeedback, changes: &mut Vec<Change>) {
         self.open = Open::No;
-        if self.members.values().any(Speed::is_fresh) {
+        if self.roster.members.values().any(Speed::is_fresh) {
             self.growth.calibrated();
-            let elected = self.election.update(&self.times(), self.growth.calibrations());
-            self.changes.extend(elected);
+            self.elect();
         }
-        let costs = self.costs(outcome);
-        for (&slot, speed) in &mut self.members {
+        let Scratch { feedback, .. } = &mut self.scratch;
+        let slowest = self.election.current().and_then(|slot| self.roster.measured(slot));
+        let costs = feedback.costs(outcome, &self.roster.members, slowest, &mut self.changes);
+        for (&slot, speed) in &mut self.roster.members {
             if speed.window_over() {
                 self.changes.push(Change::Forgotten { slot });
             }
         }
-        let input = self.guard_input(outcome);
-        let mut rates = self.rates(outcome);
-        let ruling = self.arbiter.rule(&input, &mut rates, &mut self.changes);
+        feedback.check(outcome, &mut self.changes);
+        let ruling = self.arbiter.rule(&feedback.round, &mut feedback.rates, &mut self.changes);
         self.growth.round(&self.settings, &costs, &ruling, &mut self.changes);
-        std::mem::take(&mut self.changes)
+        self.lead.judged(ruling.verdict, &mut self.changes);
+        changes.clear();
+        changes.append(&mut self.changes);
     }
 
-    fn plan(&mut self, demand: &Demand<'_>) -> Plan {
+    fn plan_into(&mut self, demand: &Demand<'_>, plan: &mut Plan) {
         self.note_replan();
-        let batch = u64::from(self.settings.batch_size);
         let left = batches_in(demand.remaining, self.settings.batch_size);
-        let (tail, rows) = if left == 0 || demand.live.is_empty() {
-            (false, vec![Row::counted(0); demand.live.len()])
+        let mut scratch = std::mem::take(&mut self.scratch);
+        plan.tail = if left == 0 || demand.live.is_empty() {
+            scratch.rows.clear();
+            scratch.rows.resize(demand.live.len(), Row::counted(0));
+            false
         } else {
-            self.rows(demand, left)
+            self.make_rows(demand, left, &mut scratch)
         };
-        let mut shares: Vec<Share> = demand
-            .live
-            .iter()
-            .zip(&rows)
-            .map(|(&slot, row)| {
-                let lease = u64::from(row.quota_max).saturating_mul(batch);
-                Share { slot, quota: row.quota, quota_max: row.quota_max, lease, budget: row.budget }
-            })
-            .collect();
+        let batch = u64::from(self.settings.batch_size);
+        plan.shares.clear();
+        plan.shares.extend(demand.live.iter().zip(&scratch.rows).map(|(&slot, row)| {
+            let lease = row.leased().saturating_mul(batch);
+            let Row { quota, quota_max, budget, lead } = *row;
+            Share { slot, quota, quota_max, lead, lease, budget }
+        }));
         // The epoch's last batch may be short: its lease is the last one.
-        let leased = shares.iter().fold(0u64, |sum, share| sum.saturating_add(share.lease));
-        if let Some(last) = shares.iter_mut().rfind(|share| share.lease > 0) {
+        let leased = plan.shares.iter().fold(0u64, |sum, share| sum.saturating_add(share.lease));
+        if let Some(last) = plan.shares.iter_mut().rfind(|share| share.lease > 0) {
             last.lease -= leased.saturating_sub(demand.remaining).min(last.lease);
         }
-        Plan {
-            anchor: self.growth.anchor(),
-            tail,
-            quota_sum: rows.iter().map(|row| u64::from(row.quota)).sum(),
-            shares,
-            reasons: std::mem::take(&mut self.changes),
-        }
+        plan.anchor = self.growth.anchor();
+        plan.quota_sum = scratch.rows.iter().map(|row| u64::from(row.quota)).sum();
+        plan.reasons.clear();
+        plan.reasons.append(&mut self.changes);
+        self.scratch = scratch;
     }
 
     fn anchor(&self) -> u32 {
@@ -374,13 +319,13 @@ impl Cadence for Elche {
     }
 
     fn batch_time(&self, slot: Slot) -> Option<Duration> {
-        let seconds = self.members.get(&slot)?.batch()?;
-        Duration::try_from_secs_f64(seconds).ok()
+        Duration::try_from_secs_f64(self.roster.measured(slot)?).ok()
     }
 
     fn fastest(&self) -> Option<Slot> {
-        let times = self.times();
-        times.into_iter().reduce(|best, next| if next.1 < best.1 { next } else { best }).map(|(slot, _)| slot)
+        let mut known = Vec::new();
+        self.roster.know(self.roster.members.keys().copied(), &[], &mut known, &mut Vec::new());
+        times_of(&known).reduce(|best, next| if next.1 < best.1 { next } else { best }).map(|(slot, _)| slot)
     }
 
     fn slowest(&self) -> Option<Slot> {
@@ -388,24 +333,27 @@ impl Cadence for Elche {
     }
 
     fn weights(&self, live: &[Slot]) -> Vec<(Slot, f64)> {
-        let mut members = self.known(live.iter().copied(), &[]);
+        let (mut members, mut values) = (Vec::new(), Vec::new());
+        self.roster.know(live.iter().copied(), &[], &mut members, &mut values);
         self.scale(&mut members);
-        let unknown = median(members.iter().filter_map(|member| member.batch)).unwrap_or(1.0);
+        let unknown = median_of(&members, &mut values).unwrap_or(1.0);
         members.iter().map(|member| (member.slot, 1.0 / member.batch.unwrap_or(unknown))).collect()
     }
 
     fn state(&self) -> State {
-        State::of(&self.growth, self.election.current().or(self.remembered.elected), &self.arbiter)
-            .with_members(self.remembered.speeds.iter().chain(&self.members))
+        let remembered = &self.roster.remembered;
+        State::of((&self.growth, self.lead.limit()), self.election.current().or(remembered.elected), &self.arbiter)
+            .with_members(remembered.speeds.iter().chain(&self.roster.members))
     }
 }
 
-fn times_of(members: &[Known]) -> Vec<(Slot, f64)> {
-    members.iter().filter_map(|member| Some((member.slot, member.batch?))).collect()
+fn times_of(members: &[Known]) -> impl Iterator<Item = (Slot, f64)> {
+    members.iter().filter_map(|member| Some((member.slot, member.batch?)))
 }
 
-/// The mean, 0 of nothing.
-fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
-    let (sum, count) = values.into_iter().fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
-    if count == 0 { 0.0 } else { sum / f64::from(count) }
+/// The median batch time of those that have one; for those that have none.
+fn median_of(members: &[Known], values: &mut Vec<f64>) -> Option<f64> {
+    values.clear();
+    values.extend(members.iter().filter_map(|member| member.batch));
+    median_in(values)
 }

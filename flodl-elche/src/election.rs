@@ -28,7 +28,7 @@ impl Election {
 
     /// Elects the slowest by hints, as long as nothing is measured.
     pub(crate) fn pin(&mut self, times: &[(Slot, f64)]) -> Option<Change> {
-        let (slowest, _) = slowest(times)?;
+        let (slowest, _) = slowest(times.iter().copied())?;
         (self.current != Some(slowest)).then(|| self.elect(slowest, times, ElectedWhy::Hint))
     }
 
@@ -41,7 +41,7 @@ impl Election {
 
     /// Looks at the batch times of those that have an estimate, ascending by slot.
     pub(crate) fn update(&mut self, times: &[(Slot, f64)], calibrations: u32) -> Option<Change> {
-        let (slowest, longest) = slowest(times)?;
+        let (slowest, longest) = slowest(times.iter().copied())?;
         let Some(current) = self.current else {
             let why = if calibrations <= 1 { ElectedWhy::First } else { ElectedWhy::Departed };
             return Some(self.elect(slowest, times, why));
@@ -65,8 +65,8 @@ impl Election {
 }
 
 /// The longest batch time; of equals the lowest slot.
-pub(crate) fn slowest(times: &[(Slot, f64)]) -> Option<(Slot, f64)> {
-    times.iter().copied().reduce(|best, next| if next.1 > best.1 { next } else { best })
+pub(crate) fn slowest(times: impl Iterator<Item = (Slot, f64)>) -> Option<(Slot, f64)> {
+    times.reduce(|best, next| if next.1 > best.1 { next } else { best })
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! A window of anchor `a` lasts `a * b` (b: a batch of the slowest) and costs the reduce, the fill and, since a budget
 //! ends somewhere inside a batch, half a batch of idling on top. So the overhead meets the target `t` from
 //! `a* = ceil((reduce + fill + b/2) (1 - t) / (t b))` on. Without the half batch a cheap reduce would drive the anchor
-//! to 1, where idling dominates.
+//! to 1, where idling dominates. Under Async the reduce goes on behind the next window and costs nothing as long as that
+//! window lasts: `a* = ceil(reduce / b)`.
 
 use crate::arbiter::Ruling;
 use crate::change::{AnchorWhy, Change, Hold};
@@ -51,7 +52,7 @@ impl Growth {
         let mut growth = Self { calibrations, ..Self::new(settings) };
         if settings.policy != Policy::Sync {
             // A nudged anchor is below the minimum and stays there until growth is armed again.
-            growth.anchor = anchor.clamp(1, settings.max_anchor);
+            growth.anchor = anchor.clamp(1, settings.anchor.most());
         }
         reduce.iter().filter(|seconds| seconds.is_finite() && **seconds >= 0.0).for_each(|&s| growth.reduce.push(s));
         growth
@@ -116,24 +117,29 @@ impl Growth {
         self.set(to, why, changes);
     }
 
-    /// The smallest anchor that meets the overhead target.
+    /// The smallest anchor that meets the overhead target; under Async the smallest whose window covers one reduce.
     fn target(&self, settings: &Settings, costs: &Costs) -> Option<u32> {
         let (reduce, batch) = (self.reduce.median()?, costs.batch?);
-        let share = settings.overhead_target;
-        let exact = (reduce + costs.fill + batch / 2.0) * (1.0 - share) / (share * batch);
+        let share = settings.anchor.target();
+        let exact = if settings.policy == Policy::Async {
+            // Hidden behind the next window, where that is as long.
+            reduce / batch
+        } else {
+            (reduce + costs.fill + batch / 2.0) * (1.0 - share) / (share * batch)
+        };
         // The tolerance keeps a whole number whole in spite of the division's rounding.
         Some((exact - 1e-9).ceil().clamp(1.0, f64::from(u32::MAX / 4)) as u32)
     }
 
     fn bounded(&self, settings: &Settings, anchor: u32, ruling: &Ruling) -> u32 {
-        let min = if ruling.hold.is_some() { 1 } else { settings.min_anchor };
-        anchor.max(min).min(settings.max_anchor).min(self.epoch_cap).max(1)
+        let min = if ruling.hold.is_some() { 1 } else { settings.anchor.least() };
+        anchor.max(min).min(settings.anchor.most()).min(self.epoch_cap).max(1)
     }
 
     /// What keeps the anchor from moving to `to`.
     fn hold(&self, settings: &Settings, to: u32, overhead: f64, ruling: &Ruling) -> Option<Hold> {
         if self.calibrations < MOVES_FROM
-            || (self.calibrations < SETTLED_FROM && overhead <= 2.0 * settings.overhead_target)
+            || (self.calibrations < SETTLED_FROM && overhead <= 2.0 * settings.anchor.target())
         {
             return Some(Hold::Early { calibrations: self.calibrations, overhead });
         }
@@ -186,7 +192,7 @@ mod tests {
     fn it_doubles_up_to_the_target() {
         // (20 + 16) * 0.97 / (0.03 * 32) = 36.4
         assert_eq!(anchors(&mut started(), &costs(20.0, 32.0), &[STABLE; 7]), [4, 8, 16, 32, 32, 32, 32]);
-        // (1000 + 16) * 0.97 / 0.96 = 1026.6, above max_anchor
+        // (1000 + 16) * 0.97 / 0.96 = 1026.6, above the upper bound
         let ends = anchors(&mut started(), &costs(1000.0, 32.0), &[STABLE; 12]);
         assert_eq!(ends.last(), Some(&1000));
     }
@@ -221,6 +227,22 @@ mod tests {
         let nudge = Verdict::NudgeDown { factor: 0.5 };
         let verdicts = [STABLE, nudge, nudge, nudge, nudge, STABLE, STABLE, STABLE, STABLE, STABLE];
         assert_eq!(anchors(&mut growth, &costs(20.0, 32.0), &verdicts), [4, 2, 2, 2, 1, 1, 1, 1, 1, 4]);
+    }
+
+    #[test]
+    fn under_async_a_window_covers_one_reduce() {
+        let policy = Policy::Async;
+        let settings = Settings { policy, ..Settings::default() };
+        for (reduce_ms, end) in [(320.0, 10), (20.0, 4), (1e9, 1000)] {
+            let mut growth = Growth::new(&settings);
+            let mut arbiter = Arbiter::new(Box::new(Scripted(vec![])));
+            for _ in 0..12 {
+                growth.calibrated();
+                let ruling = arbiter.rule(&GuardInput::default(), &mut [], &mut Vec::new());
+                growth.round(&settings, &costs(reduce_ms, 32.0), &ruling, &mut Vec::new());
+            }
+            assert_eq!(growth.anchor(), end, "{reduce_ms} ms");
+        }
     }
 
     #[test]

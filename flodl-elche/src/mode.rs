@@ -16,6 +16,49 @@ pub enum Policy {
     Async,
 }
 
+/// What ranks wait for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Barrier {
+    /// All of them, after every batch.
+    EveryStep,
+    /// All of them, at the end of each window.
+    EachRound,
+    /// Nobody, as long as no more than one round is being averaged.
+    None,
+}
+
+impl fmt::Display for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EveryStep => "every step",
+            Self::EachRound => "at each round",
+            Self::None => "none: a rank trains on while its round is averaged",
+        })
+    }
+}
+
+/// How a policy begins where nothing else is said.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PolicyDefaults {
+    /// Batches of the slowest rank in the first window.
+    pub anchor: u32,
+    /// Whether windows grow and shrink.
+    pub moves: bool,
+    /// What ranks wait for.
+    pub barrier: Barrier,
+}
+
+impl Policy {
+    /// How the policy begins where nothing else is said.
+    pub const fn defaults(self) -> PolicyDefaults {
+        match self {
+            Self::Sync => PolicyDefaults { anchor: 1, moves: false, barrier: Barrier::EveryStep },
+            Self::Cadence => PolicyDefaults { anchor: 4, moves: true, barrier: Barrier::EachRound },
+            Self::Async => PolicyDefaults { anchor: 4, moves: true, barrier: Barrier::None },
+        }
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -69,6 +112,23 @@ impl Mode {
         matches!(self, Self::CpuSync | Self::CpuCadence | Self::CpuAsync)
     }
 
+    /// What a run takes where no mode is given: windows, over NCCL where at least two GPUs can average among themselves.
+    pub const fn preferred(gpus: u32) -> Self {
+        if gpus >= 2 { Self::NcclCadence } else { Self::CpuCadence }
+    }
+
+    /// All modes and how they begin, as a table in Markdown (the one in the crate's README).
+    pub fn table() -> String {
+        let mut table = String::from("| mode | policy | averaged over | anchor | barrier |\n|---|---|---|---|---|\n");
+        for mode in Self::ALL {
+            let PolicyDefaults { anchor, moves, barrier } = mode.policy().defaults();
+            let over = if mode.is_cpu() { "CPU" } else { "NCCL" };
+            let anchor = if moves { format!("{anchor}, then as the overhead asks") } else { anchor.to_string() };
+            table += &format!("| `{mode}` | {} | {over} | {anchor} | {barrier} |\n", mode.policy());
+        }
+        table
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::NcclSync => "nccl-sync",
@@ -108,6 +168,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_readme_has_this_table() {
+        assert!(include_str!("../README.md").contains(&Mode::table()), "put this in:\n{}", Mode::table());
+    }
+
+    #[test]
     fn names_go_both_ways() {
         for (name, mode, policy, cpu) in [
             ("cpu-sync", Mode::CpuSync, Policy::Sync, true),
@@ -120,6 +185,7 @@ mod tests {
             assert_eq!(mode.to_string(), name);
             assert_eq!((mode.policy(), mode.is_cpu()), (policy, cpu));
         }
+        assert_eq!((Mode::preferred(1), Mode::preferred(2)), (Mode::CpuCadence, Mode::NcclCadence));
         assert_eq!("CPU".parse::<Mode>(), Err(UnknownMode { word: "CPU".into() }));
     }
 }

@@ -185,11 +185,6 @@ pub(crate) fn median_in(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// The median of what an iterator gives.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    median_in(&mut values.into_iter().collect::<Vec<f64>>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

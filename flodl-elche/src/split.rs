@@ -9,35 +9,55 @@ const SCALE: f64 = 4_294_967_296.0;
 /// Ties go to the earlier entry. A weight that is not a finite positive number gets nothing, unless no weight is: then
 /// the parts are equal (up to one). No weights give no parts.
 pub fn largest_remainder(total: u64, weights: &[f64]) -> Vec<u64> {
-    let scaled = scale(weights);
-    let sum: u128 = scaled.iter().map(|&w| u128::from(w)).sum();
-    if sum == 0 {
-        return Vec::new();
-    }
-    // Below 2^64 * 2^32: the products fit.
-    let mut parts: Vec<u64> = Vec::with_capacity(scaled.len());
-    let mut remainders: Vec<(u128, usize)> = Vec::with_capacity(scaled.len());
-    for (i, &w) in scaled.iter().enumerate() {
-        let product = u128::from(total) * u128::from(w);
-        // `w <= sum`, so the quotient is at most `total`.
-        parts.push((product / sum) as u64);
-        remainders.push((product % sum, i));
-    }
-    let given: u64 = parts.iter().sum();
-    remainders.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-    for &(_, i) in remainders.iter().take((total - given) as usize) {
-        parts[i] += 1;
-    }
-    parts
+    let mut split = Split::default();
+    split.divide(total, weights.iter().copied());
+    split.parts
 }
 
-fn scale(weights: &[f64]) -> Vec<u64> {
-    let usable = |w: f64| w.is_finite() && w > 0.0;
-    let largest = weights.iter().copied().filter(|&w| usable(w)).fold(0.0, f64::max);
-    if largest == 0.0 {
-        return vec![1; weights.len()];
+/// The same with buffers that are used again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Split {
+    parts: Vec<u64>,
+    scaled: Vec<u64>,
+    remainders: Vec<(u128, usize)>,
+}
+
+impl Split {
+    /// See [`largest_remainder`].
+    pub(crate) fn divide(&mut self, total: u64, weights: impl Iterator<Item = f64> + Clone) -> &[u64] {
+        self.parts.clear();
+        self.remainders.clear();
+        self.scale(weights);
+        let sum: u128 = self.scaled.iter().map(|&w| u128::from(w)).sum();
+        if sum == 0 {
+            return &self.parts;
+        }
+        // Below 2^64 * 2^32: the products fit.
+        for (i, &w) in self.scaled.iter().enumerate() {
+            let product = u128::from(total) * u128::from(w);
+            // `w <= sum`, so the quotient is at most `total`.
+            self.parts.push((product / sum) as u64);
+            self.remainders.push((product % sum, i));
+        }
+        let given: u64 = self.parts.iter().sum();
+        self.remainders.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        for &(_, i) in self.remainders.iter().take((total - given) as usize) {
+            self.parts[i] += 1;
+        }
+        &self.parts
     }
-    weights.iter().map(|&w| if usable(w) { (w / largest * SCALE).round().max(1.0) as u64 } else { 0 }).collect()
+
+    fn scale(&mut self, weights: impl Iterator<Item = f64> + Clone) {
+        let usable = |w: f64| w.is_finite() && w > 0.0;
+        let largest = weights.clone().filter(|&w| usable(w)).fold(0.0, f64::max);
+        let scaled = |w: f64| match usable(w) {
+            _ if largest == 0.0 => 1,
+            true => (w / largest * SCALE).round().max(1.0) as u64,
+            false => 0,
+        };
+        self.scaled.clear();
+        self.scaled.extend(weights.map(scaled));
+    }
 }
 
 #[cfg(test)]

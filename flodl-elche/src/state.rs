@@ -33,6 +33,7 @@ pub struct State {
     pub(crate) calibrations: u32,
     /// Seconds, oldest first.
     pub(crate) reduce: Vec<f64>,
+    pub(crate) lead: u32,
     elected: Option<Slot>,
     members: Vec<MemberState>,
     pub(crate) guard: GuardState,
@@ -56,11 +57,12 @@ pub(crate) struct GuardState {
 }
 
 impl State {
-    pub(crate) fn of(growth: &Growth, elected: Option<Slot>, arbiter: &Arbiter) -> Self {
+    pub(crate) fn of((growth, lead): (&Growth, u32), elected: Option<Slot>, arbiter: &Arbiter) -> Self {
         Self {
             anchor: growth.anchor(),
             calibrations: growth.calibrations(),
             reduce: growth.reduce().to_vec(),
+            lead,
             elected,
             members: Vec::new(),
             guard: GuardState {

@@ -9,9 +9,8 @@ use std::collections::BinaryHeap;
 use crate::config::Settings;
 use crate::growth::DEAD_BAND;
 use crate::mode::Policy;
-use crate::span::Slot;
-use crate::speed::median;
-use crate::split::largest_remainder;
+use crate::speed::median_in;
+use crate::split::Split;
 use crate::window::{Known, Row, UNCALIBRATED};
 
 /// Fewer windows than this are a tail.
@@ -32,39 +31,107 @@ pub(crate) fn is_tail(windows: u64) -> bool {
     windows < FULL_FROM
 }
 
-/// Divides the next of `windows` windows; `rows` are those of a full one.
-pub(crate) fn divide(settings: &Settings, left: u64, windows: u64, members: &[Known], rows: &[Row]) -> Vec<Row> {
-    if settings.policy == Policy::Sync {
-        return sync(left, members);
-    }
-    let batches = left.div_ceil(windows.max(1));
-    let counts = if settings.max_batch_diff.is_some() {
-        // Full quotas are within the lead limit already; fractions of them stay within it.
-        largest_remainder(batches, &rows.iter().map(|row| f64::from(row.quota)).collect::<Vec<_>>())
-    } else if let Some(unknown) = median(members.iter().filter_map(|member| member.batch)) {
-        earliest_end(batches, members, unknown)
-    } else {
-        let most = rows.iter().map(|row| row.quota.min(UNCALIBRATED)).max().unwrap_or(0);
-        let batches = batches.min(u64::from(most) * members.len() as u64);
-        largest_remainder(batches, &vec![1.0; members.len()])
-    };
-    counts.into_iter().map(|count| Row::counted(u32::try_from(count).unwrap_or(u32::MAX))).collect()
+/// Buffers that are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    split: Split,
+    counts: Vec<u64>,
+    ends: BinaryHeap<End>,
+    order: Vec<(f64, usize)>,
+    values: Vec<f64>,
 }
 
-/// Under Sync each does one batch; where fewer are left, the fastest do them.
-fn sync(left: u64, members: &[Known]) -> Vec<Row> {
-    let mut order: Vec<(f64, Slot, usize)> =
-        members.iter().enumerate().map(|(i, member)| (member.batch.unwrap_or(f64::INFINITY), member.slot, i)).collect();
-    order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut rows = vec![Row::counted(0); members.len()];
-    for &(_, _, i) in order.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
-        rows[i] = Row::counted(1);
+impl Tail {
+    /// Divides the next of `windows` windows; `rows` are those of a full one before, and those of this one after.
+    pub(crate) fn divide(
+        &mut self,
+        settings: &Settings,
+        (left, windows): (u64, u64),
+        members: &[Known],
+        rows: &mut [Row],
+    ) {
+        if settings.policy == Policy::Sync {
+            return self.sync(left, members, rows);
+        }
+        let batches = left.div_ceil(windows.max(1));
+        self.values.clear();
+        self.values.extend(members.iter().filter_map(|member| member.batch));
+        let counts: &[u64] = if settings.max_batch_diff.is_some() {
+            // Full quotas are within the lead limit already; fractions of them stay within it.
+            self.split.divide(batches, rows.iter().map(|row| f64::from(row.quota)))
+        } else if let Some(unknown) = median_in(&mut self.values) {
+            self.earliest_end(batches, members, unknown);
+            &self.counts
+        } else {
+            let most = rows.iter().map(|row| row.quota.min(UNCALIBRATED)).max().unwrap_or(0);
+            let batches = batches.min(u64::from(most) * members.len() as u64);
+            self.split.divide(batches, rows.iter().map(|_| 1.0))
+        };
+        for (row, &count) in rows.iter_mut().zip(counts) {
+            *row = Row::counted(u32::try_from(count).unwrap_or(u32::MAX));
+        }
     }
-    rows
+
+    /// Under Sync each does one batch; where fewer are left, the fastest do them, of equals the lowest slots.
+    fn sync(&mut self, left: u64, members: &[Known], rows: &mut [Row]) {
+        let order = members.iter().enumerate().map(|(i, member)| (member.batch.unwrap_or(f64::INFINITY), i));
+        self.order.clear();
+        self.order.extend(order);
+        self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        rows.fill(Row::counted(0));
+        for &(_, i) in self.order.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            rows[i] = Row::counted(1);
+        }
+    }
+
+    /// Gives each of `batches` to the member that ends it first. `unknown` is the batch time of those without an estimate.
+    fn earliest_end(&mut self, batches: u64, members: &[Known], unknown: f64) {
+        let time_of = |member: &Known| member.batch.unwrap_or(unknown);
+        // All batches that end before the exact end of the window are given for sure; no more than one a member is left.
+        let end = self.exact_end(batches, members, unknown);
+        let mut left = batches;
+        self.counts.clear();
+        for member in members {
+            let whole = ((end - member.callback).max(0.0) / time_of(member)).floor() as u64;
+            // Rounding may make the sum of all one too large, never the first.
+            self.counts.push(whole.min(left));
+            left -= whole.min(left);
+        }
+        let next = |index: usize, count: u64| {
+            let member = &members[index];
+            End { at: member.callback + (count + 1) as f64 * time_of(member), index }
+        };
+        self.ends.clear();
+        self.ends.extend(self.counts.iter().enumerate().map(|(index, &count)| next(index, count)));
+        for _ in 0..left {
+            let Some(End { index, .. }) = self.ends.pop() else { break };
+            self.counts[index] += 1;
+            self.ends.push(next(index, self.counts[index]));
+        }
+    }
+
+    /// The length T of a window in which all end together: `sum((T - callback) / batch) = batches` over the members whose
+    /// callback ends before T.
+    fn exact_end(&mut self, batches: u64, members: &[Known], unknown: f64) -> f64 {
+        self.order.clear();
+        self.order.extend(members.iter().enumerate().map(|(i, member)| (member.callback, i)));
+        self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let (mut rate, mut spent, mut end) = (0.0, 0.0, f64::INFINITY);
+        for &(callback, i) in &self.order {
+            if callback >= end {
+                break;
+            }
+            let batch = members[i].batch.unwrap_or(unknown);
+            rate += 1.0 / batch;
+            spent += callback / batch;
+            end = (batches as f64 + spent) / rate;
+        }
+        end
+    }
 }
 
 /// A member's end of its next batch; the earliest is the greatest, and of equals the lowest index.
-#[derive(PartialEq)]
+#[derive(Debug, PartialEq)]
 struct End {
     at: f64,
     index: usize,
@@ -84,61 +151,19 @@ impl PartialOrd for End {
     }
 }
 
-/// Gives each of `batches` to the member that ends it first. `unknown` is the batch time of those without an estimate.
-fn earliest_end(batches: u64, members: &[Known], unknown: f64) -> Vec<u64> {
-    let time_of = |member: &Known| member.batch.unwrap_or(unknown);
-    // All batches that end before the exact end of the window are given for sure; no more than one a member is left.
-    let end = exact_end(batches, members, unknown);
-    let mut left = batches;
-    let mut counts = Vec::with_capacity(members.len());
-    for member in members {
-        let whole = ((end - member.callback).max(0.0) / time_of(member)).floor() as u64;
-        // Rounding may make the sum of all one too large, never the first.
-        counts.push(whole.min(left));
-        left -= whole.min(left);
-    }
-    let next = |index: usize, count: u64| {
-        let member = &members[index];
-        End { at: member.callback + (count + 1) as f64 * time_of(member), index }
-    };
-    let mut ends: BinaryHeap<End> = counts.iter().enumerate().map(|(index, &count)| next(index, count)).collect();
-    for _ in 0..left {
-        let Some(End { index, .. }) = ends.pop() else { break };
-        counts[index] += 1;
-        ends.push(next(index, counts[index]));
-    }
-    counts
-}
-
-/// The length T of a window in which all end together: `sum((T - callback) / batch) = batches` over the members whose
-/// callback ends before T.
-fn exact_end(batches: u64, members: &[Known], unknown: f64) -> f64 {
-    let mut order: Vec<&Known> = members.iter().collect();
-    order.sort_by(|a, b| a.callback.total_cmp(&b.callback));
-    let (mut rate, mut spent, mut end) = (0.0, 0.0, f64::INFINITY);
-    for member in order {
-        if member.callback >= end {
-            break;
-        }
-        let batch = member.batch.unwrap_or(unknown);
-        rate += 1.0 / batch;
-        spent += member.callback / batch;
-        end = (batches as f64 + spent) / rate;
-    }
-    end
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::span::Slot;
 
     fn member(slot: u32, batch: Option<f64>, callback: f64) -> Known {
         Known { slot: Slot(slot), batch, measured: batch.is_some(), callback }
     }
 
     fn divided(settings: &Settings, left: u64, windows: u64, members: &[Known], full: &[u32]) -> Vec<u32> {
-        let rows: Vec<Row> = full.iter().map(|&quota| Row::counted(quota)).collect();
-        divide(settings, left, windows, members, &rows).iter().map(|row| row.quota).collect()
+        let mut rows: Vec<Row> = full.iter().map(|&quota| Row::counted(quota)).collect();
+        Tail::default().divide(settings, (left, windows), members, &mut rows);
+        rows.iter().map(|row| row.quota).collect()
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Model, Pace, steady};
-use flodl_elche::{Policy, Settings, Settled, Slot, Windowing};
+use flodl_elche::{AnchorSettings, Policy, Settings, Settled, Slot, Windowing};
 use proptest::prelude::*;
 
 fn ms(millis: f64) -> Duration {
@@ -43,8 +43,7 @@ fn budgets_beat_counts_where_devices_jitter() {
     let fraction = |windowing| {
         let paces = (0..8).map(|i| jittery(8.0 + 4.0 * i as f64, 0.3, i)).collect();
         // A fixed anchor, so that only the end of the window differs.
-        let settings =
-            Settings { windowing, min_anchor: 16, max_anchor: 16, anchor_start: Some(16), ..Settings::default() };
+        let settings = Settings { windowing, anchor: AnchorSettings::fixed(16), ..Settings::default() };
         let mut model = Model::new(settings, paces, ms(50.0));
         for _ in 0..2 {
             model.epoch(64 * 8000);
@@ -125,7 +124,13 @@ proptest! {
         deaths in prop::collection::vec((0usize..20, (0u32..7).prop_map(Slot), prop::sample::select(
             vec![Settled::Commit, Settled::GiveBack, Settled::Repeat, Settled::Poisoned])), 0..6),
     ) {
-        let settings = Settings { policy, windowing, batch_size, max_batch_diff, ..Settings::default() };
+        let settings = Settings {
+            policy,
+            windowing,
+            batch_size,
+            max_batch_diff: max_batch_diff.filter(|_| policy != Policy::Sync),
+            ..Settings::default()
+        };
         let paces = millis.iter().enumerate().map(|(i, &mean)| jittery(mean, 0.3, i as u64)).collect();
         let mut model = Model::new(settings, paces, ms(5.0));
         let repeats = deaths.iter().any(|death| death.2 == Settled::Repeat);

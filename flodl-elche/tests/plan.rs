@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use flodl_elche::{
-    Cadence, Change, Demand, Elche, NoGuard, Norms, Plan, Policy, RoundFeedback, Settings, Slot, WindowSample,
-    Windowing, batches_in,
+    AnchorSettings, Cadence, Change, Demand, Elche, NoGuard, Norms, Plan, Policy, RoundFeedback, Settings, Slot,
+    WindowSample, Windowing, batches_in,
 };
 use proptest::prelude::*;
 
@@ -81,23 +81,31 @@ fn op() -> impl Strategy<Value = Op> {
 
 prop_compose! {
     fn settings()(
-        sync in prop::bool::weighted(0.2),
+        policy in prop_oneof![3 => Just(Policy::Cadence), 1 => Just(Policy::Sync), 1 => Just(Policy::Async)],
         count in prop::bool::weighted(0.3),
         batch_size in 1u32..100,
         anchors in (1u32..20, 0u32..100),
         overhead_target in 0.001f64..0.5,
         max_batch_diff in prop::option::weighted(0.3, 0u32..10),
+        overshoot in prop::option::weighted(0.3, 0u32..30),
         hints in prop::collection::btree_map(slot(), 0.01f64..100.0, 0..3),
     ) -> Settings {
         Settings {
-            policy: if sync { Policy::Sync } else { Policy::Cadence },
+            policy,
             windowing: if count { Windowing::Count } else { Windowing::Budget },
             batch_size,
-            anchor_start: None,
-            min_anchor: anchors.0,
-            max_anchor: anchors.0 + anchors.1,
-            overhead_target,
-            max_batch_diff,
+            anchor: match policy {
+                Policy::Sync => AnchorSettings::default(),
+                _ if anchors.1 == 0 => AnchorSettings::fixed(anchors.0),
+                _ => AnchorSettings {
+                    start: None,
+                    min: Some(anchors.0),
+                    max: Some(anchors.0 + anchors.1),
+                    overhead_target: Some(overhead_target),
+                },
+            },
+            max_batch_diff: max_batch_diff.filter(|_| policy != Policy::Sync),
+            overshoot: overshoot.filter(|_| policy == Policy::Async),
             speed_hints: hints.into_iter().collect(),
         }
     }
@@ -134,26 +142,30 @@ fn check(settings: &Settings, plan: &Plan, live: &[Slot], remaining: u64) {
     let (min, max) = match settings.policy {
         Policy::Sync => (1, 1),
         // A short epoch wins over the minimum.
-        _ => (1, settings.max_anchor),
+        _ => (1, settings.anchor.most()),
     };
     assert!((min..=max).contains(&plan.anchor));
     for share in &plan.shares {
         assert!(share.quota <= share.quota_max);
-        let whole = u64::from(share.quota_max) * u64::from(settings.batch_size);
+        let whole = (u64::from(share.quota_max) + u64::from(share.lead)) * u64::from(settings.batch_size);
         assert!(share.lease <= whole && whole - share.lease < u64::from(settings.batch_size), "{share:?}");
         assert_eq!(share.lease == 0, share.quota == 0, "{share:?}");
         if let Some(budget) = share.budget {
             assert!(!plan.tail && share.quota > 0 && !budget.is_zero());
-            assert!(settings.policy == Policy::Cadence && settings.windowing == Windowing::Budget);
+            assert!(settings.policy != Policy::Sync && settings.windowing == Windowing::Budget);
         } else {
             assert_eq!(share.quota, share.quota_max, "without a budget the lease ends the window");
+            assert_eq!(share.lead, 0, "who has no budget cannot run ahead of it");
         }
         if let Some(diff) = settings.max_batch_diff {
-            assert!(share.quota_max <= plan.anchor.saturating_add(diff), "{share:?} at anchor {}", plan.anchor);
+            let most = share.quota_max.saturating_add(share.lead);
+            assert!(most <= plan.anchor.saturating_add(diff), "{share:?} at anchor {}", plan.anchor);
         }
         if settings.policy == Policy::Sync {
             assert!(share.quota <= 1);
         }
+        let ahead = if settings.policy == Policy::Async { settings.overshoot.unwrap_or(15) } else { 0 };
+        assert!(share.lead <= ahead);
     }
 }
 
