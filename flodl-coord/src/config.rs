@@ -1,9 +1,10 @@
 //! What a run is told before it starts, and the deadlines that follow from its patience.
 
 use crate::MaxFailure;
+use crate::id;
 use core::fmt;
 use core::time::Duration;
-use flodl_elche::Mode;
+use flodl_elche::{AnchorSettings, GuardKind, Mode, Settings, SettingsError};
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::message::join::Emulation;
 use flodl_wire::{Rank, RunId};
@@ -32,6 +33,23 @@ pub struct Config {
     pub slow: Slowing,
     /// Who may be missing, and how one leaves.
     pub membership: Membership,
+    /// How windows are planned.
+    pub scheduling: Scheduling,
+}
+
+/// What a person may say of how windows are planned; what is unset the policy decides.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scheduling {
+    /// What watches the replicas' divergence, where the program brings no guard of its own.
+    pub guard: GuardKind,
+    /// Relative speeds known beforehand; larger is faster, the unit does not matter.
+    pub speeds: BTreeMap<Rank, f64>,
+    /// Where the anchor starts and what bounds it.
+    pub anchor: AnchorSettings,
+    /// How many batches more than the slowest a rank may do in a window.
+    pub max_batch_diff: Option<u32>,
+    /// Under Async, how many batches a rank may run ahead of its window.
+    pub overshoot: Option<u32>,
 }
 
 /// Who may be missing, and how one leaves.
@@ -134,6 +152,21 @@ pub enum ConfigError {
         /// The last rank.
         last: u32,
     },
+    /// A speed for a rank that the run does not have.
+    #[error("--speed {rank}={speed} names a rank that a run of {world} ranks does not have: ranks are 0..={last}", rank = rank.0)]
+    SpeedRank {
+        /// Named.
+        rank: Rank,
+        /// Its speed.
+        speed: f64,
+        /// Ranks of the run.
+        world: u32,
+        /// The last rank.
+        last: u32,
+    },
+    /// What the scheduler cannot follow, in the words of its options.
+    #[error(transparent)]
+    Scheduling(#[from] SettingsError),
     /// A factor that would make a rank faster, or is no number.
     #[error("--slow {rank}={factor}: the factor stretches each step and must be within 1..=1000", rank = rank.0)]
     SlowFactor {
@@ -178,7 +211,27 @@ impl Config {
         if !got.is_possible() {
             return Err(ConfigError::MaxFailure { got });
         }
-        self.slow.factors.iter().try_for_each(|(&rank, &factor)| self.check_slow(rank, factor))
+        self.slow.factors.iter().try_for_each(|(&rank, &factor)| self.check_slow(rank, factor))?;
+        if let Some((&rank, &speed)) = self.scheduling.speeds.iter().find(|(rank, _)| rank.0 >= self.world_size) {
+            let (world, last) = (self.world_size, self.world_size - 1);
+            return Err(ConfigError::SpeedRank { rank, speed, world, last });
+        }
+        Ok(self.settings(self.batch_size.unwrap_or(1)).validate()?)
+    }
+
+    /// The scheduler's settings for a run with batches of this size.
+    #[must_use]
+    pub fn settings(&self, batch_size: u32) -> Settings {
+        let Scheduling { guard: _, speeds, anchor, max_batch_diff, overshoot } = &self.scheduling;
+        Settings {
+            policy: self.mode.policy(),
+            batch_size,
+            anchor: *anchor,
+            max_batch_diff: *max_batch_diff,
+            overshoot: *overshoot,
+            speed_hints: speeds.iter().map(|(&rank, &speed)| (id::slot(rank), speed)).collect(),
+            ..Settings::default()
+        }
     }
 
     fn check_slow(&self, rank: Rank, factor: f64) -> Result<(), ConfigError> {

@@ -8,7 +8,7 @@ use crate::members::Members;
 use crate::running::{Running, Snapshot, Step, Stopping};
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
-use flodl_elche::{Elche, Guard, NoGuard, Settings};
+use flodl_elche::{Elche, Guard};
 use flodl_wire::message::Report;
 use flodl_wire::message::control::Control;
 use flodl_wire::message::record::{EventKind, Reason};
@@ -42,10 +42,11 @@ impl Coordinator {
     /// # Errors
     /// Settings that contradict each other.
     pub fn new(config: Config, now: Time) -> Result<Coordinator, ConfigError> {
-        Coordinator::with_guard(config, Box::new(NoGuard), now)
+        let guard = config.scheduling.guard.build(1.0);
+        Coordinator::with_guard(config, guard, now)
     }
 
-    /// The same with a convergence guard of the caller's.
+    /// The same with a convergence guard of the caller's in place of the settings'.
     ///
     /// # Errors
     /// Settings that contradict each other.
@@ -222,9 +223,10 @@ impl Coordinator {
     }
 
     fn scheduler(&mut self, batch_size: u32) -> Result<Box<Elche>, Reason> {
-        let settings = Settings { policy: self.config.mode.policy(), batch_size, ..Settings::default() };
-        let guard = self.guard.take().unwrap_or(Box::new(NoGuard));
-        Elche::new(settings, guard).map(Box::new).map_err(|error| Reason::new("settings", error.to_string()))
+        let guard = self.guard.take().unwrap_or_else(|| self.config.scheduling.guard.build(1.0));
+        Elche::new(self.config.settings(batch_size), guard)
+            .map(Box::new)
+            .map_err(|error| Reason::new("settings", error.to_string()))
     }
 
     fn finish(&mut self, ending: Ending, now: Time) {

@@ -5,6 +5,7 @@ use crate::gate::list;
 use crate::members::State;
 use crate::{Breach, Fate};
 use core::fmt;
+use flodl_elche::DeviceSpec;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::Control;
 use flodl_wire::message::join::{DatasetInfo, LayoutSizes, Ready, RunConfig, Section, TensorSpec, TrainerSettings};
@@ -53,6 +54,8 @@ pub(crate) struct Agreed {
     pub(crate) epoch_len: u64,
     pub(crate) epochs: u64,
     pub(crate) batch_size: u32,
+    /// How fast the ranks' devices should be relative to each other, of those whose devices are known.
+    pub(crate) speeds: Vec<(Rank, f64)>,
 }
 
 /// What formation has come to.
@@ -219,6 +222,7 @@ impl Forming {
             epoch_len: agreement.dataset.len * augment,
             epochs: ctx.config.epochs.or(agreement.trainer.epochs).unwrap_or(EPOCHS_DEFAULT).max(1),
             batch_size: ctx.config.batch_size.or(agreement.trainer.batch_size).unwrap_or(BATCH_SIZE_DEFAULT).max(1),
+            speeds: ranks.iter().filter_map(|&rank| Some((rank, expected_speed(ctx, rank)?))).collect(),
         };
         announce(ctx, &agreed, ranks);
         Formed::Run(Box::new(agreed))
@@ -265,6 +269,14 @@ fn groups(ctx: &Context<'_>) -> Vec<(Agreement, Vec<Rank>)> {
         }
     }
     groups
+}
+
+/// What the maker of a rank's device leads to expect.
+fn expected_speed(ctx: &Context<'_>, rank: Rank) -> Option<f64> {
+    match &ctx.members.get(rank)?.state {
+        State::Joining(ready) => Some(DeviceSpec::of(&ready.device)?.speed()),
+        _ => None,
+    }
 }
 
 fn refuse(ctx: &mut Context<'_>, rank: Rank, why: Reason) {

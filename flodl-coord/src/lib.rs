@@ -16,7 +16,7 @@
 //! - [`Fate`]: how a rank's life ended. [`Hold`]: why no round begins.
 //!
 //! ```
-//! use flodl_coord::{Config, Coordinator, Input, Membership, Output, Slowing};
+//! use flodl_coord::{Config, Coordinator, Input, Membership, Output, Scheduling, Slowing};
 //! use flodl_wire::message::Control;
 //! use flodl_wire::{HostId, Rank, RunId, SessionId, Time};
 //! use std::time::Duration;
@@ -32,6 +32,7 @@
 //!     patience: Duration::from_secs(10),
 //!     slow: Slowing::default(),
 //!     membership: Membership::default(),
+//!     scheduling: Scheduling::default(),
 //! };
 //! let mut coordinator = Coordinator::new(config, Time::ZERO)?;
 //!
@@ -85,7 +86,7 @@ pub mod cli;
 #[cfg(feature = "shell")]
 pub mod shell;
 
-pub use config::{Config, ConfigError, Deadlines, Membership, PATIENCE_MAX, PATIENCE_MIN, Slowing};
+pub use config::{Config, ConfigError, Deadlines, Membership, PATIENCE_MAX, PATIENCE_MIN, Scheduling, Slowing};
 pub use coordinator::Coordinator;
 pub use fate::{Breach, Fate};
 pub use gate::{Fire, Hold};

@@ -102,7 +102,8 @@ pub(crate) const MISSED_MAX: u32 = 3;
 
 impl Running {
     /// Starts with round 0, which spreads the first parameters.
-    pub(crate) fn start(ctx: &mut Context<'_>, agreed: Box<Agreed>, scheduler: Box<dyn Cadence>) -> Running {
+    pub(crate) fn start(ctx: &mut Context<'_>, agreed: Box<Agreed>, mut scheduler: Box<dyn Cadence>) -> Running {
+        agreed.speeds.iter().for_each(|&(rank, speed)| scheduler.expect(id::slot(rank), speed));
         let ledger = Ledger::new(agreed.epoch_len, agreed.epochs, agreed.batch_size);
         let round = open_round(ctx, Round(0), false);
         Running {

@@ -1,7 +1,7 @@
 //! Who is taken into a run, who is not, and what they are told.
 
-use flodl_coord::{Config, Coordinator, Input, Membership, Output, Slowing};
-use flodl_elche::Mode;
+use flodl_coord::{Config, Coordinator, Input, Membership, Output, Scheduling, Slowing};
+use flodl_elche::{AnchorSettings, Mode};
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
 use flodl_wire::message::record::{Body, EventKind};
@@ -31,6 +31,7 @@ fn config(world_size: u32, min_ranks: u32) -> Config {
         patience: Duration::from_secs(10),
         slow: Slowing::default(),
         membership: Membership::default(),
+        scheduling: Scheduling::default(),
     }
 }
 
@@ -297,7 +298,7 @@ fn silence_past_the_patience_is_the_end_of_a_rank_that_had_spoken() {
 
 #[test]
 fn c1_contradicting_settings_are_refused_with_both_values() {
-    let cases: [(Config, &str); 5] = [
+    let cases: [(Config, &str); 8] = [
         (Config { world_size: 0, ..config(1, 1) }, "a run has 1 to 65536 ranks, not 0: give another number with -n"),
         (config(2, 3), "--min-ranks 3 is not within 1..=2, the ranks of the run (-n 2)"),
         (
@@ -311,6 +312,31 @@ fn c1_contradicting_settings_are_refused_with_both_values() {
         (
             Config { slow: Slowing { factors: [(Rank(1), 0.5)].into(), ..Slowing::default() }, ..config(3, 1) },
             "--slow 1=0.5: the factor stretches each step and must be within 1..=1000",
+        ),
+        (
+            Config {
+                scheduling: Scheduling { speeds: [(Rank(4), 2.0)].into(), ..Scheduling::default() },
+                ..config(3, 1)
+            },
+            "--speed 4=2 names a rank that a run of 3 ranks does not have: ranks are 0..=2",
+        ),
+        (
+            Config {
+                scheduling: Scheduling {
+                    anchor: AnchorSettings { min: Some(9), max: Some(8), ..AnchorSettings::default() },
+                    ..Scheduling::default()
+                },
+                ..config(3, 1)
+            },
+            "min-anchor 9 is above max-anchor 8: lower the one or raise the other",
+        ),
+        (
+            Config {
+                mode: Mode::CpuSync,
+                scheduling: Scheduling { max_batch_diff: Some(2), ..Scheduling::default() },
+                ..config(3, 1)
+            },
+            "max-batch-diff 2 contradicts policy sync, which averages after every batch: take policy cadence or leave it out",
         ),
     ];
     for (config, text) in cases {

@@ -1,7 +1,7 @@
 //! The production cores of coordinator, root, host folds and workers, joined in memory and in virtual time: real parameters
 //! are trained and averaged, nothing is a stand-in but clock and wires.
 
-use flodl_coord::{Config, Coordinator, Input, Membership, Output, Slowing};
+use flodl_coord::{Config, Coordinator, Input, Membership, Output, Scheduling, Slowing};
 use flodl_elche::Mode;
 use flodl_relay::fold::{self, HostFold, Member, Order};
 use flodl_relay::root::{self, Root};
@@ -165,6 +165,7 @@ impl System {
             patience: PATIENCE,
             slow: Slowing::default(),
             membership: Membership::default(),
+            scheduling: Scheduling::default(),
         };
         let coordinator = Coordinator::new(config, Time::ZERO).expect("valid");
         let mut system = System {

@@ -4,7 +4,7 @@ use super::look::Color;
 use crate::MaxFailure;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use core::time::Duration;
-use flodl_elche::Mode;
+use flodl_elche::{GuardKind, Mode};
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::{HostId, Rank};
 use std::ffi::OsString;
@@ -153,6 +153,8 @@ pub(crate) struct TrainingArgs {
     /// Emulation: a step takes at least so many milliseconds, on every rank
     #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = milliseconds)]
     pub(crate) step_ms: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) scheduling: SchedulingArgs,
     /// Folder for what the run leaves: new or empty [default: flodl-run-RUN]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
@@ -177,6 +179,35 @@ pub(crate) struct TrainingArgs {
     pub(crate) leave_grace: Duration,
 }
 
+/// How windows are planned.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Scheduling")]
+pub(crate) struct SchedulingArgs {
+    /// What watches how far the replicas drift apart, and shortens windows where they do: none, trend (the divergence
+    /// keeps rising) or msf (it grows exponentially with the steps) [default: the program's own, else none]
+    #[arg(long, value_name = "GUARD")]
+    pub(crate) guard: Option<GuardKind>,
+    /// The relative speed of a rank, for the windows before it is measured; larger is faster (repeatable)
+    #[arg(long, value_name = "RANK=RATIO", value_parser = ratio)]
+    pub(crate) speed: Vec<(Rank, f64)>,
+    /// The part of the time that may go to waiting and averaging, above 0 and at most 0.5: windows grow until it is met
+    /// [default: 0.03]
+    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
+    pub(crate) overhead_target: Option<f64>,
+    /// Batches of the slowest rank in the first window [default: 4]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub(crate) anchor: Option<u32>,
+    /// Batches of the slowest rank in the shortest window [default: 4]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub(crate) min_anchor: Option<u32>,
+    /// Batches of the slowest rank in the longest window [default: 1000]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub(crate) max_anchor: Option<u32>,
+    /// How many batches more than the slowest a rank may do in a window [default: as many as it can]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub(crate) max_batch_diff: Option<u32>,
+}
+
 /// A host's name that is also a [`HostId`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostName {
@@ -198,7 +229,16 @@ fn host(text: &str) -> Result<HostName, String> {
 }
 
 fn slow(text: &str) -> Result<(Rank, f64), String> {
-    let hint = || format!("write RANK=FACTOR, for instance 1=2.5, not \"{text}\"");
+    assignment(text, "RANK=FACTOR")
+}
+
+fn ratio(text: &str) -> Result<(Rank, f64), String> {
+    assignment(text, "RANK=RATIO")
+}
+
+/// A rank and a number for it, written as `form` says.
+fn assignment(text: &str, form: &str) -> Result<(Rank, f64), String> {
+    let hint = || format!("write {form}, for instance 1=2.5, not \"{text}\"");
     let (rank, factor) = text.split_once('=').ok_or_else(hint)?;
     let rank = rank.trim().parse().map_err(|_| hint())?;
     let factor: f64 = factor.trim().parse().map_err(|_| hint())?;
@@ -265,6 +305,20 @@ mod tests {
     }
 
     #[test]
+    fn scheduling_options_are_understood() {
+        let line = "flodl run -n 2 --guard msf --speed 0=4 --speed 1=1 --overhead-target 0.1 --anchor 8 --min-anchor 2 \
+                    --max-anchor 50 --max-batch-diff 9 -- ./train";
+        let Command::Run(run) = parse(line).expect("is valid").command else { panic!("not a run") };
+        let told = run.training.scheduling;
+        assert_eq!(
+            (told.guard, told.speed.as_slice()),
+            (Some(GuardKind::Msf), [(Rank(0), 4.0), (Rank(1), 1.0)].as_slice())
+        );
+        assert_eq!((told.overhead_target, told.anchor), (Some(0.1), Some(8)));
+        assert_eq!((told.min_anchor, told.max_anchor, told.max_batch_diff), (Some(2), Some(50), Some(9)));
+    }
+
+    #[test]
     fn join_takes_an_address_beside_the_ticket() {
         let line = "flodl join --ticket t 10.0.0.1:7070 -n 2 -- ./train";
         let Command::Join(join) = parse(line).expect("is valid").command else { panic!("not a join") };
@@ -280,6 +334,9 @@ mod tests {
             ("flodl run -n 2 ./train", "unexpected argument"),
             ("flodl run -n 2 --slow 1:2 -- ./train", "write RANK=FACTOR"),
             ("flodl run -n 2 --slow 1=nan -- ./train", "write RANK=FACTOR"),
+            ("flodl run -n 2 --speed 1 -- ./train", "write RANK=RATIO"),
+            ("flodl run -n 2 --guard dog -- ./train", "take none, trend or msf"),
+            ("flodl run -n 2 --min-anchor -4 -- ./train", "--min-anchor"),
             ("flodl run -n 2 --step-ms -4 -- ./train", "--step-ms"),
             ("flodl run -n -2 -- ./train", "--ranks"),
             ("flodl run -n 2 --epochs -1 -- ./train", "--epochs"),

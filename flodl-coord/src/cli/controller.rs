@@ -1,6 +1,6 @@
 //! `flodl run` and `flodl serve`: the controller put together, and everything it leaves behind.
 
-use super::args::{RunArgs, ServeArgs, TrainingArgs};
+use super::args::{RunArgs, SchedulingArgs, ServeArgs, TrainingArgs};
 use super::console::Console;
 use super::failure::Failure;
 use super::look::Tone;
@@ -12,12 +12,12 @@ use super::sink::Watched;
 use super::ticket::Credentials;
 use super::{Extensions, FAILED, local, sink, summary};
 use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
-use crate::{Config, Coordinator, Deadlines, Membership, Slowing};
+use crate::{Config, Coordinator, Deadlines, Membership, Scheduling, Slowing};
 use async_channel::bounded;
 use async_io::Async;
 use core::cell::Cell;
 use core::time::Duration;
-use flodl_elche::NoGuard;
+use flodl_elche::{AnchorSettings, Guard, GuardKind};
 use flodl_wire::{Rank, RunId, Secret};
 use smol::future;
 use std::collections::BTreeMap;
@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) secret: Secret,
     pub(crate) dir: RunDir,
     pub(crate) summary: Option<PathBuf>,
+    /// The guard asked for.
+    pub(crate) guard: Option<GuardKind>,
     pub(crate) console: Console,
 }
 
@@ -69,19 +71,14 @@ impl Setup {
         console.say(&Deadlines::from_patience(config.patience).to_string());
         emulations(&config.slow).for_each(|text| console.say(&text));
         let secret = Secret::from_bytes(random()?);
-        Ok(Setup { config, secret, dir, summary: args.summary.clone(), console: console.clone() })
+        let (summary, guard) = (args.summary.clone(), args.scheduling.guard);
+        Ok(Setup { config, secret, dir, summary, guard, console: console.clone() })
     }
 }
 
 /// The settings of a new run, checked.
 fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
-    let mut factors = BTreeMap::new();
-    for &(rank, factor) in &args.slow {
-        if let Some(earlier) = factors.insert(rank, factor) {
-            let text = format!("--slow names {rank} twice, with {earlier} and {factor}: give one factor a rank");
-            return Err(Failure::usage(text));
-        }
-    }
+    let factors = by_rank("--slow", &args.slow)?;
     let config = Config {
         run_id: RunId(random()?),
         world_size: ranks,
@@ -93,9 +90,49 @@ fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
         patience: args.patience,
         slow: Slowing { step_at_least: args.step_ms, factors },
         membership: Membership { max_failure: args.max_failure, leave_grace: args.leave_grace },
+        scheduling: scheduling(&args.scheduling)?,
     };
     config.validate().map_err(Failure::usage)?;
     Ok(config)
+}
+
+fn scheduling(args: &SchedulingArgs) -> Result<Scheduling, Failure> {
+    let anchor = AnchorSettings {
+        start: args.anchor,
+        min: args.min_anchor,
+        max: args.max_anchor,
+        overhead_target: args.overhead_target,
+    };
+    let speeds = by_rank("--speed", &args.speed)?;
+    let guard = args.guard.unwrap_or_default();
+    Ok(Scheduling { guard, speeds, anchor, max_batch_diff: args.max_batch_diff, overshoot: None })
+}
+
+/// What an option that may be repeated says of each rank, once.
+fn by_rank(option: &str, list: &[(Rank, f64)]) -> Result<BTreeMap<Rank, f64>, Failure> {
+    let mut map = BTreeMap::new();
+    for &(rank, value) in list {
+        if let Some(earlier) = map.insert(rank, value) {
+            let text = format!("{option} names {rank} twice, with {earlier} and {value}: give one number a rank");
+            return Err(Failure::usage(text));
+        }
+    }
+    Ok(map)
+}
+
+/// The program's own guard where it brings one, else the one asked for.
+fn guard(own: Option<Box<dyn Guard>>, asked: Option<GuardKind>) -> Result<Box<dyn Guard>, Failure> {
+    match (own, asked) {
+        (Some(own), Some(asked)) => {
+            let text = format!(
+                "--guard {asked} contradicts this program, which brings the guard {:?}: leave it out",
+                own.name()
+            );
+            Err(Failure::usage(text))
+        }
+        (Some(own), None) => Ok(own),
+        (None, asked) => Ok(asked.unwrap_or_default().build(1.0)),
+    }
 }
 
 /// What makes ranks slower on purpose, so that nobody takes such figures for a device's.
@@ -135,7 +172,7 @@ impl Controller {
         credentials.write(&setup.dir).map_err(Failure::failed)?;
         setup.console.say(&format!("listening on {address}"));
         let clock = Clock::new();
-        let guard = extensions.guard.unwrap_or_else(|| Box::new(NoGuard));
+        let guard = guard(extensions.guard, setup.guard)?;
         let core = Coordinator::with_guard(setup.config.clone(), guard, clock.now()).map_err(Failure::usage)?;
         let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, takes_relays);
         Ok(Controller { core, clock, gate: Arc::new(gate), listener, requests: Requests::listen()?, setup })

@@ -316,7 +316,7 @@ pub async fn settle(busy: &Receiver<()>, at_most: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Membership, Slowing};
+    use crate::{Config, Membership, Scheduling, Slowing};
     use flodl_wire::message::{HostReport, Report};
     use flodl_wire::{RunId, Time};
 
@@ -352,6 +352,7 @@ mod tests {
                 patience: Duration::from_secs(10),
                 slow: Slowing::default(),
                 membership: Membership::default(),
+                scheduling: Scheduling::default(),
             };
             let core = Coordinator::new(config, Time::ZERO).expect("is sound");
             let (record, records) = async_channel::bounded(100);

@@ -8,7 +8,7 @@ pub(crate) mod puppet;
 pub(crate) mod root;
 pub(crate) mod script;
 
-use flodl_coord::{Config, Coordinator, Input, MaxFailure, Membership, Output, Slowing};
+use flodl_coord::{Config, Coordinator, Input, MaxFailure, Membership, Output, Scheduling, Slowing};
 use flodl_elche::Mode;
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::message::{Control, HostReport, Report};
@@ -145,6 +145,7 @@ pub(crate) fn config(scenario: &Scenario) -> Config {
         patience: Duration::from_secs(10),
         slow: Slowing::default(),
         membership: Membership { max_failure: scenario.max_failure, ..Membership::default() },
+        scheduling: Scheduling::default(),
     }
 }
 
