@@ -24,6 +24,16 @@ pub trait Trainee {
     /// type the model holds them in, `Integers` as `i64`.
     fn manifest(&self) -> Vec<TensorSpec>;
 
+    /// Does beforehand what the first step would do once and for all: allocate, choose and compile kernels. Called once,
+    /// before the rank connects, with a batch of the training set; so that the first window, from which a rank's speed is
+    /// first known, is not spent on it. The tensors must be afterwards what they were. By default nothing is done.
+    ///
+    /// # Errors
+    /// Whatever would keep a step from being done.
+    fn warm_up(&mut self, _batch: &Self::Batch) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// One optimizer step on `batch`, which holds at least one sample.
     ///
     /// # Errors

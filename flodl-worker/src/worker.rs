@@ -49,13 +49,6 @@ pub trait Clock {
     fn step_done(&mut self, started: Time, emulation: Option<&Emulation>) -> Time;
 }
 
-/// How long a step of `took` lasts under an emulation: `max(took, step_at_least) * slowdown`.
-#[must_use]
-pub fn stretched(took: Duration, emulation: &Emulation) -> Duration {
-    let factor = if emulation.slowdown.is_finite() { emulation.slowdown.max(1.0) } else { 1.0 };
-    Duration::try_from_secs_f64(took.max(emulation.step_at_least).as_secs_f64() * factor).unwrap_or(Duration::MAX)
-}
-
 /// What comes to a worker from outside.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -96,6 +89,9 @@ struct Sending {
     since: Time,
 }
 
+/// Samples of the batch to warm up with, where the trainer leaves the size to the controller.
+const WARM_UP_SAMPLES: u32 = 32;
+
 /// One rank.
 pub struct Worker<'a, T: Trainee> {
     job: Job<'a, T>,
@@ -113,7 +109,7 @@ pub struct Prepared<'a, T: Trainee> {
 }
 
 /// Why a job cannot be trained.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum JobError {
     /// Its model cannot be averaged.
     #[error(transparent)]
@@ -127,6 +123,9 @@ pub enum JobError {
         /// The builder's method.
         setting: &'static str,
     },
+    /// The first batch could not be read, or the model failed on it.
+    #[error("before the run, {0}")]
+    WarmUp(Failure),
 }
 
 impl<'a, T: Trainee> Prepared<'a, T> {
@@ -159,6 +158,18 @@ impl<'a, T: Trainee> Prepared<'a, T> {
             libraries: format!("flodl-worker {}", env!("CARGO_PKG_VERSION")),
         };
         Ok(Prepared { job, reduce, manifest, ready })
+    }
+
+    /// Gives the model a batch to warm up with ([`Trainee::warm_up`]): the first samples of its training set.
+    ///
+    /// # Errors
+    /// [`JobError::WarmUp`] with what the dataset or the model says. Whoever fails here would fail in the first step.
+    pub fn warm_up(&mut self) -> Result<(), JobError> {
+        let job = &mut self.job;
+        let samples = u64::from(job.settings.batch_size.unwrap_or(WARM_UP_SAMPLES)).min(job.train_set.len());
+        let indices: Vec<u64> = (0..samples).collect();
+        let batch = user("reading a batch", || job.train_set.batch(&indices)).map_err(JobError::WarmUp)?;
+        user("warming up", || job.trainee.warm_up(&batch)).map_err(JobError::WarmUp)
     }
 
     /// The worker, as this rank. `patience` is what the handshake announced.
@@ -457,19 +468,6 @@ fn evaluate<T: Trainee>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn emulated_steps_are_stretched_from_their_least_length() {
-        let ms = Duration::from_millis;
-        for (took, at_least, slowdown, expect) in
-            [(2, 8, 1.0, 8), (10, 8, 1.0, 10), (2, 8, 2.5, 20), (10, 8, 4.0, 40), (10, 0, 0.5, 10), (3, 0, f64::NAN, 3)]
-        {
-            let emulation = Emulation { step_at_least: ms(at_least), slowdown };
-            assert_eq!(stretched(ms(took), &emulation), ms(expect), "{took} {at_least} {slowdown}");
-        }
-        let endless = Emulation { step_at_least: Duration::MAX, slowdown: 2.0 };
-        assert_eq!(stretched(ms(1), &endless), Duration::MAX);
-    }
 
     #[test]
     fn learning_rates_must_be_numbers_to_step_by() {

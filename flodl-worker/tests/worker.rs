@@ -28,6 +28,9 @@ struct Notes {
     spoiled: Vec<usize>,
     resets: u32,
     untold: StepOutcome,
+    /// Warming up is an error once this many samples are in the batch.
+    too_many: Option<usize>,
+    warmed: Vec<u64>,
 }
 
 impl Trainee for Notes {
@@ -36,6 +39,11 @@ impl Trainee for Notes {
     fn manifest(&self) -> Vec<TensorSpec> {
         let (name, dtype, shape) = ("theta".to_owned(), Dtype::F32, vec![]);
         vec![TensorSpec { name, dtype, shape, section: Section::Parameters }]
+    }
+
+    fn warm_up(&mut self, batch: &Vec<u64>) -> Result<(), Fault> {
+        self.warmed.clone_from(batch);
+        if self.too_many.is_some_and(|many| batch.len() >= many) { Err("no room".into()) } else { Ok(()) }
     }
 
     fn step(&mut self, batch: &Vec<u64>, at: &StepContext) -> Result<StepOutcome, Fault> {
@@ -248,6 +256,31 @@ fn a_job_that_trains_nothing_is_refused() {
     ] {
         let error = prepare(len, settings).unwrap_err();
         assert!(error.starts_with(expect), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_warms_up_on_its_first_samples() {
+    for (len, batch_size, too_many, expect) in [
+        (10, Some(4), None, Ok(4)),
+        (3, Some(4), None, Ok(3)),
+        (100, None, None, Ok(32)),
+        (10, Some(4), Some(4), Err("before the run, warming up failed: no room")),
+    ] {
+        let job = Job {
+            trainee: Notes { too_many, ..Notes::default() },
+            train_set: Box::new(Numbers(len)),
+            eval_set: None,
+            schedule: Box::new(|_| 0.0),
+            settings: TrainerSettings { batch_size, ..TrainerSettings::default() },
+        };
+        let mut prepared = Prepared::new(job).unwrap();
+        let warmed = prepared.warm_up().map_err(|error| error.to_string());
+        assert_eq!(warmed, expect.map(|_| ()).map_err(str::to_owned));
+        let worker = prepared.begin((Rank(0), Incarnation(1)), common::PATIENCE, Time::ZERO);
+        let expect = expect.unwrap_or(4);
+        assert_eq!(worker.trainee().warmed, (0..expect).collect::<Vec<u64>>());
+        assert!(worker.trainee().contexts.is_empty(), "no step was done");
     }
 }
 

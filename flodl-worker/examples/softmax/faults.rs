@@ -76,6 +76,10 @@ impl<T: Trainee> Trainee for Faulty<T> {
         self.inner.manifest()
     }
 
+    fn warm_up(&mut self, batch: &T::Batch) -> Result<(), Fault> {
+        self.inner.warm_up(batch)
+    }
+
     fn step(&mut self, batch: &T::Batch, at: &StepContext) -> Result<StepOutcome, Fault> {
         let done = Some(self.batches);
         if done == self.faults.fail_after {

@@ -62,7 +62,8 @@ pub enum TrainError {
 pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T, End), TrainError> {
     let keys = key::read_keys(environment.key_fd)?;
     // Reading a large dataset's signature may take longer than a relay waits in silence: it comes before anybody waits.
-    let prepared = Prepared::new(job)?;
+    let mut prepared = Prepared::new(job)?;
+    prepared.warm_up()?;
     let links = async_io::block_on(dial::dial(environment, keys, note))?;
     let (rank, incarnation) = (environment.rank, environment.incarnation);
     let (origin, patience) = (Instant::now(), links.control.patience);

@@ -48,6 +48,24 @@ impl Tensors {
         parameters.map(|entry| (entry.spec.name.clone(), entry.tensor.shallow_clone()))
     }
 
+    /// Copies of what a forward pass may change: all but the parameters.
+    pub(super) fn kept(&self) -> Result<Vec<Tensor>, TchError> {
+        let copy = |tensor: &Tensor| {
+            let mut copy = tensor.f_zeros_like()?;
+            copy.f_copy_(tensor)?;
+            Ok(copy)
+        };
+        let kept = self.0.iter().filter(|entry| entry.spec.section != Section::Parameters);
+        kept.map(|entry| copy(&entry.tensor)).collect()
+    }
+
+    /// Makes them what [`kept`](Self::kept) found.
+    pub(super) fn restore(&mut self, kept: &[Tensor]) -> Result<(), TchError> {
+        let _no_grad = tch::no_grad_guard();
+        let changed = self.0.iter_mut().filter(|entry| entry.spec.section != Section::Parameters);
+        changed.zip(kept).try_for_each(|(entry, kept)| entry.tensor.f_copy_(kept))
+    }
+
     pub(super) fn read(&self, reader: &mut dyn TensorReader) -> Result<(), TchError> {
         for Entry { spec, tensor } in &self.0 {
             let mut staged = staged(tensor, spec.section)?;

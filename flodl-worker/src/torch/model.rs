@@ -130,6 +130,14 @@ impl<'a> TorchModel<'a> {
         &mut self.optimizer
     }
 
+    /// The loss of a batch in training mode, the gradients of the parameters, and the batch's samples.
+    fn gradients(&self, batch: &Batch) -> Result<(Tensor, Vec<Tensor>, u64), TchError> {
+        let (Batch { inputs, targets }, samples) = self.take(batch)?;
+        let loss = (self.loss)(&self.net.forward_t(&inputs, true), &targets);
+        let gradients = Tensor::f_run_backward(&[&loss], self.optimizer.parameters(), false, false)?;
+        Ok((loss, gradients, samples))
+    }
+
     /// The batch on the model's device, and its samples.
     fn take(&self, batch: &Batch) -> Result<(Batch, u64), TchError> {
         let device = self.store.device();
@@ -146,10 +154,19 @@ impl Trainee for TorchModel<'_> {
         self.tensors.manifest()
     }
 
+    /// The gradients of one batch, twice: the first pass allocates and chooses kernels, the second uses what the first left
+    /// behind. What a network changes in passing, such as running statistics, is put back. Numbers are drawn from
+    /// libtorch's generator where it draws any.
+    fn warm_up(&mut self, batch: &Batch) -> Result<(), Fault> {
+        let kept = self.tensors.kept()?;
+        for _ in 0..2 {
+            self.gradients(batch).map(drop)?;
+        }
+        Ok(self.tensors.restore(&kept)?)
+    }
+
     fn step(&mut self, batch: &Batch, at: &StepContext) -> Result<StepOutcome, Fault> {
-        let (Batch { inputs, targets }, samples) = self.take(batch)?;
-        let loss = (self.loss)(&self.net.forward_t(&inputs, true), &targets);
-        let mut gradients = Tensor::f_run_backward(&[&loss], self.optimizer.parameters(), false, false)?;
+        let (loss, mut gradients, samples) = self.gradients(batch)?;
         if let Some(max_norm) = self.clip {
             clip(&mut gradients, max_norm)?;
         }

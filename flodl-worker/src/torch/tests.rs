@@ -116,6 +116,31 @@ fn what_cannot_be_trained_is_refused() {
 }
 
 #[test]
+fn warming_up_leaves_the_tensors_as_they_were() {
+    let store = VarStore::new(Device::Cpu);
+    let norm = nn::batch_norm1d(store.root() / "norm", 2, nn::BatchNormConfig::default());
+    let mut passes = store.root().add("passes", Tensor::from(0i64), false);
+    let counted = passes.shallow_clone();
+    let net = nn::func_t(move |inputs: &Tensor, train| {
+        let mut passes = counted.shallow_clone();
+        passes += i64::from(train);
+        norm.forward_t(inputs, train)
+    });
+    let mut model = TorchModel::new(store, net, Sgd::default()).unwrap().loss(|output, _| output.square().mean(None));
+    passes += 7;
+    let before = seen(&model);
+    let inputs = Tensor::from_slice2(&[[1f32, 2.0], [3.0, -4.0], [0.0, 1.0]]);
+    let batch = Batch { targets: inputs.shallow_clone(), inputs };
+    model.warm_up(&batch).unwrap();
+    assert_eq!(seen(&model), before);
+    model.step(&batch, &AT).unwrap();
+    let after = seen(&model);
+    let changed: Vec<bool> = after.iter().zip(&before).map(|(after, before)| after != before).collect();
+    assert_eq!(changed, [true; 5], "a step changes scale, shift, both statistics and the count: {after:?}");
+    assert_eq!(passes.int64_value(&[]), 8);
+}
+
+#[test]
 fn losses_wait_on_the_device() {
     let mut model = scale(VarStore::new(Device::Cpu)).read_loss_every(3);
     let none = StepOutcome::default();

@@ -1,0 +1,257 @@
+//! `cargo xtask bench worker`: one rank of `digits` against the same loop written by hand on tch, and against PyTorch.
+//!
+//! Whole processes, one after another and each kind in turn, so that a change of the machine's mood meets all of them. All
+//! compute on one thread, and what is compared is the time of the training itself.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::build::{Build, Executable};
+use crate::cargo;
+use crate::failure::Failure;
+use crate::train::FLODL;
+
+/// The name of this benchmark on the command line.
+pub(super) const NAME: &str = "worker";
+
+/// Samples of an epoch of `digits`.
+const SAMPLES: u32 = 8000;
+const EPOCHS: u32 = 3;
+/// How often each program runs. Odd, so that a median is one of the runs.
+const TURNS: usize = 7;
+
+const DIGITS: Executable = Executable { package: "flodl-worker", kind: "--example", name: "digits", features: "torch" };
+const BY_HAND: Executable =
+    Executable { package: "flodl-worker", kind: "--example", name: "by_hand", features: "torch" };
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Program {
+    /// `flodl run -n 1 -- digits`.
+    Trainer,
+    /// The example `by_hand`.
+    Hand,
+    /// `xtask/peers/torch_digits.py`.
+    Torch,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Trainer => "trainer",
+            Self::Hand => "hand",
+            Self::Torch => "torch",
+        }
+    }
+}
+
+/// One run of a program.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Run {
+    program: Program,
+    /// Which turn it belongs to, from 0.
+    turn: usize,
+    /// Seconds of training for [`EPOCHS`] epochs.
+    seconds: f64,
+}
+
+/// The programs, built.
+struct Programs {
+    flodl: PathBuf,
+    digits: PathBuf,
+    by_hand: PathBuf,
+    /// A Python with PyTorch.
+    python: Option<PathBuf>,
+    /// For files of the runs.
+    folder: PathBuf,
+}
+
+/// Builds the programs, runs them in turns, prints a table and answers with the figures: `trainer_over_hand` and
+/// `trainer_over_torch` are medians over the turns of the time of one divided by the time of the other, the second `null`
+/// where no Python with PyTorch is there.
+///
+/// # Errors
+///
+/// A build that fails; a program that fails or does not say what it should.
+pub(super) fn run() -> Result<Value, Failure> {
+    let programs = Programs::build()?;
+    if programs.python.is_none() {
+        println!("skipped: PyTorch (no package `torch` in python3; name a Python that has it in PEERS_PYTHON)");
+    }
+    let mut runs = Vec::new();
+    for turn in 0..TURNS {
+        for program in [Program::Hand, Program::Trainer, Program::Torch] {
+            let Some(seconds) = programs.seconds(program)? else { continue };
+            println!("turn {turn}  {:<8} {:>7.0} samples/s", program.name(), speed(seconds));
+            runs.push(Run { program, turn, seconds });
+        }
+    }
+    let figures = figures(&runs);
+    for name in ["trainer_over_hand", "trainer_over_torch"] {
+        match figures[name].as_f64() {
+            Some(ratio) => println!("{name:<19} {ratio:.3}"),
+            None => println!("{name:<19} not measured"),
+        }
+    }
+    Ok(figures)
+}
+
+impl Programs {
+    fn build() -> Result<Self, Failure> {
+        let build = Build::with_libtorch()?;
+        let (flodl, digits, by_hand) =
+            (build.executable(FLODL)?, build.executable(DIGITS)?, build.executable(BY_HAND)?);
+        let folder = std::env::temp_dir().join(format!("xtask-bench-worker-{}", std::process::id()));
+        Ok(Self { flodl, digits, by_hand, python: python(), folder })
+    }
+
+    /// Runs a program; `None` where it is not there.
+    fn seconds(&self, program: Program) -> Result<Option<f64>, Failure> {
+        match program {
+            Program::Trainer => self.trainer().map(Some),
+            Program::Hand => lines(Command::new(&self.by_hand).arg(EPOCHS.to_string())).map(Some),
+            Program::Torch => {
+                let Some(python) = &self.python else { return Ok(None) };
+                let script = cargo::root().join("xtask/peers/torch_digits.py");
+                lines(Command::new(python).arg(script).args(["--epochs", &EPOCHS.to_string()])).map(Some)
+            }
+        }
+    }
+
+    /// The time of a run of one rank, from the first window to the end of the last round.
+    fn trainer(&self) -> Result<f64, Failure> {
+        let denied = |error: std::io::Error| Failure::failed(format!("{}: {error}", self.folder.display()));
+        std::fs::create_dir_all(&self.folder).map_err(denied)?;
+        let mut command = Command::new(&self.flodl);
+        command.args(["run", "-n", "1", "--batch-size", "64", "--epochs", &EPOCHS.to_string()]);
+        command.arg("--run-dir").arg(self.folder.join("run")).arg("--").arg(&self.digits);
+        let said = output(&mut command);
+        let summary = std::fs::read(self.folder.join("run/summary.json"));
+        std::fs::remove_dir_all(&self.folder).map_err(denied)?;
+        said?;
+        let summary: Value = summary.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        summary["throughput"]
+            .as_f64()
+            .map(|throughput| f64::from(SAMPLES * EPOCHS) / throughput)
+            .ok_or_else(|| Failure::failed("the run of one rank left no summary with a throughput"))
+    }
+}
+
+/// A Python that has PyTorch.
+fn python() -> Option<PathBuf> {
+    let named = std::env::var_os("PEERS_PYTHON").filter(|name| !name.is_empty());
+    let python = PathBuf::from(named.unwrap_or_else(|| OsString::from("python3")));
+    let probe =
+        Command::new(&python).args(["-c", "import torch, numpy"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    probe.is_ok_and(|status| status.success()).then_some(python)
+}
+
+/// The seconds of a program that prints the samples per second of each epoch.
+fn lines(command: &mut Command) -> Result<f64, Failure> {
+    let said = output(command)?;
+    let speeds: Vec<f64> = said
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["samples_per_s"].as_f64())
+        .filter(|speed| *speed > 0.0)
+        .collect();
+    if speeds.len() != EPOCHS as usize {
+        let program = Path::new(command.get_program()).display().to_string();
+        return Err(Failure::failed(format!("{program} told the speed of {} of {EPOCHS} epochs", speeds.len())));
+    }
+    Ok(speeds.iter().map(|speed| f64::from(SAMPLES) / speed).sum())
+}
+
+/// What a program prints, computing on one thread.
+fn output(command: &mut Command) -> Result<String, Failure> {
+    let program = Path::new(command.get_program()).display().to_string();
+    let output = command
+        .env("OMP_NUM_THREADS", "1")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Failure::failed(format!("cannot start {program}: {error}")))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(Failure::failed(format!("{program} failed, {}: {why}", output.status)))
+    }
+}
+
+fn speed(seconds: f64) -> f64 {
+    f64::from(SAMPLES * EPOCHS) / seconds
+}
+
+fn figures(runs: &[Run]) -> Value {
+    let rows: Vec<Value> = runs
+        .iter()
+        .map(|run| {
+            json!({ "program": run.program.name(), "turn": run.turn, "seconds": run.seconds,
+                    "samples_per_s": speed(run.seconds) })
+        })
+        .collect();
+    json!({
+        "epochs": EPOCHS,
+        "threads": 1,
+        "trainer_over_hand": ratio(runs, Program::Hand),
+        "trainer_over_torch": ratio(runs, Program::Torch),
+        "rows": rows,
+    })
+}
+
+/// The median over the turns of the trainer's time divided by the other's; `None` where the other did not run.
+fn ratio(runs: &[Run], other: Program) -> Option<f64> {
+    let time =
+        |program, turn| runs.iter().find(|run| run.program == program && run.turn == turn).map(|run| run.seconds);
+    let mut ratios: Vec<f64> =
+        (0..TURNS).filter_map(|turn| Some(time(Program::Trainer, turn)? / time(other, turn)?)).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_medians_of_turns() {
+        let turn = |turn, trainer, hand| {
+            [(Program::Trainer, trainer), (Program::Hand, hand)].map(|(program, seconds)| Run {
+                program,
+                turn,
+                seconds,
+            })
+        };
+        // The machine is three times as slow in the last turn, for both.
+        let runs: Vec<Run> = [turn(0, 1.1, 1.0), turn(1, 1.02, 1.0), turn(2, 3.0, 3.0)].concat();
+        assert_eq!(ratio(&runs, Program::Hand), Some(1.02));
+        assert_eq!(ratio(&runs, Program::Torch), None);
+        let figures = figures(&runs);
+        assert_eq!(figures["trainer_over_hand"], json!(1.02));
+        assert_eq!(figures["trainer_over_torch"], Value::Null);
+        assert_eq!(figures["rows"].as_array().map(Vec::len), Some(6));
+    }
+
+    #[test]
+    fn speeds_of_all_epochs_are_needed() {
+        let line = |speed: u32| format!("{{\"epoch\": 0, \"samples_per_s\": {speed}, \"accuracy\": 0.5}}");
+        let say = |text: &str| {
+            let mut command = Command::new("printf");
+            command.arg("%s\n").arg(text.replace('\n', "\\n"));
+            command
+        };
+        // printf repeats its format for each argument.
+        let mut all = Command::new("printf");
+        all.arg("%s\n").args([line(8000), line(4000), "noise".to_owned(), line(2000)]);
+        assert_eq!(lines(&mut all), Ok(1.0 + 2.0 + 4.0));
+        let error = lines(&mut say(&line(8000))).expect_err("two are missing");
+        assert_eq!(error, Failure::failed("printf told the speed of 1 of 3 epochs"));
+        let error = lines(&mut Command::new("false")).expect_err("it fails");
+        assert!(
+            error.message().is_some_and(|message| message.starts_with("false failed, exit status: 1")),
+            "{error:?}"
+        );
+    }
+}
