@@ -1,6 +1,7 @@
 //! The real time, and steps stretched to an emulated device's.
 
-use crate::worker::{Clock, stretched};
+use crate::emulation::Pace;
+use crate::worker::Clock;
 use async_channel::Receiver;
 use async_io::{Timer, block_on};
 use core::convert::Infallible;
@@ -17,13 +18,14 @@ const FAR: Duration = Duration::from_secs(1 << 30);
 #[derive(Clone, Debug)]
 pub(super) struct RealClock {
     origin: Instant,
+    pace: Pace,
     /// Closes when the connection is gone, so that nobody sleeps on.
     gone: Receiver<Infallible>,
 }
 
 impl RealClock {
     pub(super) fn new(origin: Instant, gone: Receiver<Infallible>) -> RealClock {
-        RealClock { origin, gone }
+        RealClock { origin, pace: Pace::default(), gone }
     }
 
     /// The instant of a time.
@@ -51,7 +53,7 @@ impl Clock for RealClock {
         let now = self.now();
         let Some(emulation) = emulation else { return now };
         // An absolute deadline: what this thread does in between does not add up.
-        let until = started.plus(stretched(now.since(started), emulation));
+        let until = started.plus(self.pace.step(now.since(started), emulation));
         if until > now {
             let slept = async {
                 Timer::at(self.instant(until)).await;
