@@ -1,4 +1,8 @@
-//! `cargo xtask bench`: runs the workspace's criterion benchmarks and collects what they measured.
+//! `cargo xtask bench`: runs the workspace's benchmarks and collects what they measured.
+//!
+//! Most are criterion's, in the `benches/` of their crates; [`worker`] compares whole programs.
+
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -25,6 +29,7 @@ struct Options {
 /// One benchmark program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Bench {
+    /// The package of a criterion benchmark; of a comparison of programs the package that is compared.
     package: String,
     name: String,
 }
@@ -44,27 +49,44 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    if chosen.is_empty() {
-        println!("no crate has a benchmark: add one to its benches/ folder");
-    }
     let started = SystemTime::now();
-    let build = Build::without_libtorch();
-    for Bench { package, name } in &chosen {
-        println!("==> {name} of {package}");
-        let features = build.every_feature(package)?;
-        let features = features.iter().map(String::as_str);
-        let args: Vec<&str> = ["bench", "--package", package, "--bench", name].into_iter().chain(features).collect();
-        if !build.status(&args)?.success() {
-            return Err(Failure::failed(format!("benchmark `{name}` failed, see above")));
+    let mut figures = serde_json::Map::new();
+    for bench in &chosen {
+        println!("==> {} of {}", bench.name, bench.package);
+        if bench.name == worker::NAME {
+            figures.insert(worker::NAME.to_owned(), worker::run()?);
+        } else {
+            run_criterion(bench)?;
         }
     }
     let Some(file) = options.json else { return Ok(()) };
     let folder = Path::new(metadata["target_directory"].as_str().unwrap_or("target")).join("criterion");
     let measured = measurements(&folder, started);
-    std::fs::write(&file, format!("{:#}\n", json!({ "benchmarks": measured })))
+    let count = measured.len() + figures.len();
+    // One comparison alone is the whole file, so that its figures are at the top.
+    let found = match figures.remove(options.name.as_deref().unwrap_or_default()) {
+        Some(alone) => alone,
+        None => {
+            figures.insert("benchmarks".to_owned(), measured.into());
+            figures.into()
+        }
+    };
+    std::fs::write(&file, format!("{found:#}\n"))
         .map_err(|error| Failure::failed(format!("cannot write {}: {error}", file.display())))?;
-    println!("{} measurements in {}", measured.len(), file.display());
+    println!("{count} measurements in {}", file.display());
     Ok(())
+}
+
+fn run_criterion(Bench { package, name }: &Bench) -> Result<(), Failure> {
+    let build = Build::without_libtorch();
+    let features = build.every_feature(package)?;
+    let features = features.iter().map(String::as_str);
+    let args: Vec<&str> = ["bench", "--package", package, "--bench", name].into_iter().chain(features).collect();
+    if build.status(&args)?.success() {
+        Ok(())
+    } else {
+        Err(Failure::failed(format!("benchmark `{name}` failed, see above")))
+    }
 }
 
 impl Options {
@@ -89,7 +111,7 @@ impl Options {
 
 /// The benchmark programs of the workspace, sorted.
 fn benches(metadata: &Value) -> Vec<Bench> {
-    let mut found = Vec::new();
+    let mut found = vec![Bench { package: "flodl-worker".to_owned(), name: worker::NAME.to_owned() }];
     for package in metadata["packages"].as_array().into_iter().flatten() {
         for target in package["targets"].as_array().into_iter().flatten() {
             let is_bench = target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "bench"));
@@ -166,10 +188,10 @@ mod tests {
             { "name": "flodl-cpureduce", "targets": [{ "name": "fold", "kind": ["bench"] }] },
         ] });
         let all = benches(&metadata);
-        assert_eq!(all.iter().map(|bench| bench.name.as_str()).collect::<Vec<_>>(), ["fold", "frames"]);
+        assert_eq!(all.iter().map(|bench| bench.name.as_str()).collect::<Vec<_>>(), ["fold", "frames", "worker"]);
         assert_eq!(choose(all.clone(), Some("frames")).map(|chosen| chosen.len()), Ok(1));
         let Err(Failure::Usage(message)) = choose(all, Some("none")) else { panic!("unknown names are refused") };
-        assert!(message.contains("fold, frames"), "{message}");
+        assert!(message.contains("fold, frames, worker"), "{message}");
     }
 
     #[test]

@@ -32,7 +32,9 @@ Any --slow replaces both of the default ones; `--slow 0=1` runs all ranks at one
 The exit status is that of `flodl run`: 0 done, 1 failed, 2 usage, 3 done but a rank was lost, 4 stopped and saved.
 ";
 
-const FLODL: Executable = Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli" };
+/// The program that trains.
+pub(crate) const FLODL: Executable =
+    Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli" };
 
 /// A trainer that comes with the project.
 #[derive(Debug, Clone, Copy)]
