@@ -10,21 +10,21 @@ const RECENT: usize = 15;
 /// How long steps last on a slower device than this one.
 ///
 /// A slower device has its own steady speed. What merely disturbs a step here (a core that another rank holds for a moment)
-/// would disturb it there just as long, and not so many times longer: so it is this device's typical step that is
-/// stretched, the median of the last 15, and no step is shorter than it really was.
+/// would disturb it there just as long, and not so many times longer. So what is stretched is the step without the time
+/// that it waited for a core, the median of the last 15, and no step is shorter than it really was.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     recent: VecDeque<Duration>,
 }
 
 impl Pace {
-    /// How long a step lasts that took so long here: `max(took, max(typical, step_at_least) * slowdown)`. A slowdown that is no
-    /// number or below 1 counts as 1.
-    pub fn step(&mut self, took: Duration, emulation: &Emulation) -> Duration {
+    /// How long a step lasts that took so long here, of which it `waited` for a core:
+    /// `max(took, max(typical, step_at_least) * slowdown)`. A slowdown that is no number or below 1 counts as 1.
+    pub fn step(&mut self, took: Duration, waited: Duration, emulation: &Emulation) -> Duration {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back(took);
+        self.recent.push_back(took.saturating_sub(waited));
         let mut sorted: Vec<Duration> = self.recent.iter().copied().collect();
         sorted.sort_unstable();
         // The lower of two in the middle: after two steps, of which the first is the odd one, the second counts.
@@ -33,6 +33,18 @@ impl Pace {
         let stretched = typical.max(emulation.step_at_least).as_secs_f64() * factor;
         took.max(Duration::try_from_secs_f64(stretched).unwrap_or(Duration::MAX))
     }
+}
+
+/// How long the calling thread has waited for a core since it began, as Linux counts it; 0 where that is not known.
+#[must_use]
+pub fn waited_for_core() -> Duration {
+    std::fs::read_to_string("/proc/thread-self/schedstat").map_or(Duration::ZERO, |text| run_delay(&text))
+}
+
+/// The second of the three numbers: time on a core, time waiting for one, both in ns, and slices.
+fn run_delay(schedstat: &str) -> Duration {
+    let number = schedstat.split_ascii_whitespace().nth(1).and_then(|number| number.parse().ok());
+    Duration::from_nanos(number.unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -49,10 +61,14 @@ mod tests {
             [(2, 8, 1.0, 8), (10, 8, 1.0, 10), (2, 8, 2.5, 20), (10, 8, 4.0, 40), (10, 0, 0.5, 10), (3, 0, f64::NAN, 3)]
         {
             let emulation = Emulation { step_at_least: ms(at_least), slowdown };
-            assert_eq!(Pace::default().step(ms(took), &emulation), ms(expect), "{took} {at_least} {slowdown}");
+            assert_eq!(
+                Pace::default().step(ms(took), Duration::ZERO, &emulation),
+                ms(expect),
+                "{took} {at_least} {slowdown}"
+            );
         }
         let endless = Emulation { step_at_least: Duration::MAX, slowdown: 2.0 };
-        assert_eq!(Pace::default().step(ms(1), &endless), Duration::MAX);
+        assert_eq!(Pace::default().step(ms(1), Duration::ZERO, &endless), Duration::MAX);
     }
 
     #[test]
@@ -60,10 +76,27 @@ mod tests {
         let emulation = Emulation { step_at_least: Duration::ZERO, slowdown: 4.0 };
         let mut pace = Pace::default();
         let mut steps = |tooks: &[u64]| -> Vec<u64> {
-            tooks.iter().map(|&took| pace.step(ms(took), &emulation).as_millis() as u64).collect()
+            tooks.iter().map(|&took| pace.step(ms(took), Duration::ZERO, &emulation).as_millis() as u64).collect()
         };
         assert_eq!(steps(&[30, 10, 10, 10]), [120, 40, 40, 40], "the first step is only known afterwards to be odd");
         assert_eq!(steps(&[25, 10, 90, 10]), [40, 40, 90, 40]);
         assert_eq!(steps(&[20; 15]).last(), Some(&80));
+    }
+
+    #[test]
+    fn time_without_a_core_is_not_stretched() {
+        let emulation = Emulation { step_at_least: Duration::ZERO, slowdown: 4.0 };
+        let mut pace = Pace::default();
+        assert_eq!(pace.step(ms(30), ms(20), &emulation), ms(40));
+        assert_eq!(pace.step(ms(90), ms(80), &emulation), ms(90));
+        assert_eq!(pace.step(ms(5), ms(6), &emulation), ms(5), "clocks of two kinds may disagree");
+    }
+
+    #[test]
+    fn the_wait_for_a_core_is_read_from_the_second_number() {
+        for (text, expect) in [("120 5000000 7\n", 5), ("", 0), ("1", 0), ("1 x 2", 0)] {
+            assert_eq!(run_delay(text), ms(expect), "{text:?}");
+        }
+        assert!(waited_for_core() < ms(3_600_000));
     }
 }

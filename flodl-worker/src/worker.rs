@@ -44,6 +44,11 @@ pub trait Clock {
     /// Now.
     fn now(&mut self) -> Time;
 
+    /// A step begins now, perhaps as that of a slower device.
+    fn step_begins(&mut self, _emulation: Option<&Emulation>) -> Time {
+        self.now()
+    }
+
     /// A step that began at `started` is done. Waits until it has lasted what the emulation asks for, where there is one, and
     /// answers with the time then.
     fn step_done(&mut self, started: Time, emulation: Option<&Emulation>) -> Time;
@@ -337,7 +342,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
 
     fn train(&mut self, order: &BatchOrder, clock: &mut dyn Clock) -> Result<Trained, Failure> {
         let run = self.run()?;
-        let started = clock.now();
+        let started = clock.step_begins(run.emulation.as_ref());
         let order_of_epoch = Permutation::new(run.seed, order.epoch.0, run.epoch_len);
         let positions = order.positions.iter().flat_map(|range| range.start..range.end);
         // An epoch longer than the dataset (augment > 1) goes over its samples again.

@@ -1,6 +1,6 @@
 //! The real time, and steps stretched to an emulated device's.
 
-use crate::emulation::Pace;
+use crate::emulation::{Pace, waited_for_core};
 use crate::worker::Clock;
 use async_channel::Receiver;
 use async_io::{Timer, block_on};
@@ -19,13 +19,15 @@ const FAR: Duration = Duration::from_secs(1 << 30);
 pub(super) struct RealClock {
     origin: Instant,
     pace: Pace,
+    /// [`waited_for_core`] when the step began.
+    waited: Duration,
     /// Closes when the connection is gone, so that nobody sleeps on.
     gone: Receiver<Infallible>,
 }
 
 impl RealClock {
     pub(super) fn new(origin: Instant, gone: Receiver<Infallible>) -> RealClock {
-        RealClock { origin, pace: Pace::default(), gone }
+        RealClock { origin, pace: Pace::default(), waited: Duration::ZERO, gone }
     }
 
     /// The instant of a time.
@@ -49,11 +51,19 @@ impl Clock for RealClock {
         time_since(self.origin)
     }
 
+    fn step_begins(&mut self, emulation: Option<&Emulation>) -> Time {
+        if emulation.is_some() {
+            self.waited = waited_for_core();
+        }
+        self.now()
+    }
+
     fn step_done(&mut self, started: Time, emulation: Option<&Emulation>) -> Time {
         let now = self.now();
         let Some(emulation) = emulation else { return now };
         // An absolute deadline: what this thread does in between does not add up.
-        let until = started.plus(self.pace.step(now.since(started), emulation));
+        let waited = waited_for_core().saturating_sub(self.waited);
+        let until = started.plus(self.pace.step(now.since(started), waited, emulation));
         if until > now {
             let slept = async {
                 Timer::at(self.instant(until)).await;
