@@ -163,6 +163,7 @@ impl Elche {
         let is_tail = tail::is_tail(windows);
         if is_tail {
             tail.divide(&self.settings, (left, windows), known, rows);
+            tail::bound(&self.settings, known, rows, self.growth.another_round());
             let planned = rows.iter().map(|row| u64::from(row.quota)).sum();
             self.changes.push(Change::Tail { left, windows, planned });
         } else {

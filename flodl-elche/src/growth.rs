@@ -39,12 +39,20 @@ pub(crate) struct Growth {
     anchor: u32,
     calibrations: u32,
     reduce: Window,
+    /// Of the last round, in seconds.
+    fill: f64,
     epoch_cap: u32,
 }
 
 impl Growth {
     pub(crate) fn new(settings: &Settings) -> Self {
-        Self { anchor: settings.first_anchor(), calibrations: 0, reduce: Window::default(), epoch_cap: u32::MAX }
+        Self {
+            anchor: settings.first_anchor(),
+            calibrations: 0,
+            reduce: Window::default(),
+            fill: 0.0,
+            epoch_cap: u32::MAX,
+        }
     }
 
     /// Goes on from an anchor, calibrations and reduce times of before, as far as the settings allow.
@@ -61,6 +69,12 @@ impl Growth {
     /// The last reduce times, in seconds, oldest first.
     pub(crate) fn reduce(&self) -> &[f64] {
         self.reduce.values()
+    }
+
+    /// What a window more would cost, in seconds: a reduce and a fill; and the fill of the window before it, which batch
+    /// times leave out.
+    pub(crate) fn another_round(&self) -> f64 {
+        self.reduce.median().unwrap_or(0.0) + 2.0 * self.fill
     }
 
     pub(crate) fn anchor(&self) -> u32 {
@@ -89,6 +103,7 @@ impl Growth {
         }
         if let Some(reduce) = costs.reduce {
             self.reduce.push(reduce);
+            self.fill = costs.fill;
         }
         if let Some(factor) = ruling.nudge {
             let nudged = (f64::from(self.anchor) * factor).ceil().max(1.0);

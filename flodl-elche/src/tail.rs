@@ -1,14 +1,19 @@
-//! The last windows of an epoch: counts instead of budgets, so that the epoch ends with the window planned to end it.
+//! The last windows of an epoch: counts, so that the epoch ends with the window planned to end it.
+//!
+//! A budget only bounds how late that end may be. Who is behind the plan by more than one more round would cost, and half a
+//! batch, leaves its rest to a window after it, where the fastest do it: waiting for a slow member's last batches may cost
+//! more than all of them are worth.
 //!
 //! Counts are whole batches, so somebody ends last whatever is done. Each batch goes to the member that would end it
 //! first, which makes that end as early as it can be; rounding exact shares to the nearest whole would give a slow
 //! member one batch more for a remainder that three fast ones do in half the time.
 
 use std::collections::BinaryHeap;
+use std::time::Duration;
 
 use crate::config::Settings;
 use crate::growth::DEAD_BAND;
-use crate::mode::Policy;
+use crate::mode::{Policy, Windowing};
 use crate::speed::median_in;
 use crate::split::Split;
 use crate::window::{Known, Row, UNCALIBRATED};
@@ -29,6 +34,22 @@ pub(crate) fn windows_left(settings: &Settings, left: u64, window: u64) -> u64 {
 /// Whether so many windows are a tail.
 pub(crate) fn is_tail(windows: u64) -> bool {
     windows < FULL_FROM
+}
+
+/// Bounds how late the members may end the window that `rows` plan. `slack` is what another round costs, in seconds. Under
+/// Async nobody waits for who is late, and under Sync everybody does one batch.
+pub(crate) fn bound(settings: &Settings, members: &[Known], rows: &mut [Row], slack: f64) {
+    if settings.policy != Policy::Cadence || settings.windowing == Windowing::Count {
+        return;
+    }
+    let planned = |(member, row): (&Known, &Row)| match member.batch {
+        Some(batch) if member.measured && row.quota > 0 => member.callback + f64::from(row.quota) * batch,
+        _ => 0.0,
+    };
+    let end = members.iter().zip(rows.iter()).map(planned).fold(0.0, f64::max) + slack;
+    for (member, row) in members.iter().zip(rows).filter(|(member, row)| member.measured && row.quota > 0) {
+        row.budget = Duration::try_from_secs_f64((end - member.callback).max(0.0)).ok();
+    }
 }
 
 /// Buffers that are used again.
@@ -190,6 +211,30 @@ mod tests {
         let none = [member(0, None, 0.0), member(1, None, 0.0)];
         assert_eq!(divided(&Settings::default(), 5, 1, &none, &[3, 3]), [3, 2]);
         assert_eq!(divided(&Settings::default(), 7, 1, &none, &[3, 3]), [3, 3]);
+    }
+
+    #[test]
+    fn who_is_later_than_another_round_would_cost_leaves_its_rest() {
+        let members = [member(0, Some(0.010), 0.02), member(1, Some(0.040), 0.0), member(2, None, 0.0)];
+        let mut rows = vec![Row::counted(8), Row::counted(3), Row::counted(2)];
+        bound(&Settings::default(), &members, &mut rows, 0.005);
+        // The plan ends after 120 ms, with the slower one.
+        let ms = |row: &Row| row.budget.map(|budget| budget.as_millis());
+        assert_eq!(rows.iter().map(ms).collect::<Vec<_>>(), [Some(105), Some(125), None]);
+        assert_eq!(
+            rows.iter().map(|row| row.quota_max).collect::<Vec<_>>(),
+            [8, 3, 2],
+            "leases stay within what is left"
+        );
+        for settings in [
+            Settings { policy: Policy::Sync, ..Settings::default() },
+            Settings { policy: Policy::Async, ..Settings::default() },
+            Settings { windowing: Windowing::Count, ..Settings::default() },
+        ] {
+            let mut rows = vec![Row::counted(1); 3];
+            bound(&settings, &members, &mut rows, 0.005);
+            assert_eq!(rows, vec![Row::counted(1); 3]);
+        }
     }
 
     #[test]

@@ -151,7 +151,8 @@ fn check(settings: &Settings, plan: &Plan, live: &[Slot], remaining: u64) {
         assert!(share.lease <= whole && whole - share.lease < u64::from(settings.batch_size), "{share:?}");
         assert_eq!(share.lease == 0, share.quota == 0, "{share:?}");
         if let Some(budget) = share.budget {
-            assert!(!plan.tail && share.quota > 0 && !budget.is_zero());
+            assert!(share.quota > 0 && !budget.is_zero());
+            assert!(!plan.tail || share.quota == share.quota_max, "the last leases hold what is planned: {share:?}");
             assert!(settings.policy != Policy::Sync && settings.windowing == Windowing::Budget);
         } else {
             assert_eq!(share.quota, share.quota_max, "without a budget the lease ends the window");
