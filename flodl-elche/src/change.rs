@@ -389,6 +389,7 @@ impl fmt::Display for AnchorWhy {
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Early { calibrations: 0 | 1, .. } => f.write_str("no more than one round is measured"),
             Self::Early { calibrations, overhead } => {
                 write!(
                     f,

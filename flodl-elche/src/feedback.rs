@@ -45,11 +45,16 @@ impl Feedback {
                 waits.add(wait.as_secs_f64());
             }
         }
-        let mut fill = Mean::default();
-        members.values().filter(|speed| speed.is_fresh()).for_each(|speed| fill.add(speed.fill()));
-        let (wall, reduce, fill) = (wall.as_secs_f64(), reduce.as_secs_f64(), fill.get());
-        let overhead = ((waits.get() + reduce + fill) / wall).min(1.0);
-        Costs { overhead: Some(overhead), reduce: Some(reduce), fill, batch: slowest }
+        // What this window's fills took counts as its overhead; what a window's fill usually takes says how long windows
+        // should be.
+        let (mut filled, mut fill) = (Mean::default(), Mean::default());
+        for speed in members.values().filter(|speed| speed.is_fresh()) {
+            filled.add(speed.last_fill());
+            fill.add(speed.fill());
+        }
+        let (wall, reduce) = (wall.as_secs_f64(), reduce.as_secs_f64());
+        let overhead = ((waits.get() + reduce + filled.get()) / wall).min(1.0);
+        Costs { overhead: Some(overhead), reduce: Some(reduce), fill: fill.get(), batch: slowest }
     }
 
     /// Keeps the figures that can be.

@@ -61,6 +61,7 @@ mod guard;
 mod lead;
 mod lr;
 mod mode;
+pub mod model;
 mod permutation;
 mod poison;
 mod pool;

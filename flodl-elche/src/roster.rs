@@ -57,8 +57,14 @@ impl Roster {
         let units = self.units(unmeasured, values);
         let callbacks = if unmeasured { &[] } else { callbacks };
         known.clear();
+        // Members and slots both ascend: one walk over the members serves all slots.
+        let mut members = self.members.iter().peekable();
         known.extend(slots.map(|slot| {
-            let own = self.measured(slot);
+            while members.next_if(|(member, _)| **member < slot).is_some() {}
+            let own = match members.peek() {
+                Some((member, speed)) if **member == slot => speed.batch(),
+                _ => self.measured(slot),
+            };
             Known { slot, batch: own.or_else(|| self.prior(slot, units)), measured: own.is_some(), callback: 0.0 }
         }));
         for &(slot, cost) in callbacks {

@@ -122,6 +122,11 @@ impl Speed {
         self.batch.median()
     }
 
+    /// What the first batch of the last window took beyond the others, in seconds.
+    pub(crate) fn last_fill(&self) -> f64 {
+        self.fill.values().last().copied().unwrap_or(0.0)
+    }
+
     /// Seconds a window's first batch takes beyond that.
     pub(crate) fn fill(&self) -> f64 {
         self.fill.median().unwrap_or(0.0)
@@ -145,6 +150,8 @@ fn split_sample(sample: WindowSample) -> Result<(f64, f64), Rejected> {
 pub(crate) struct Window {
     values: [f64; KEPT],
     len: usize,
+    /// Kept with the values, because it is asked for far more often than they change.
+    median: Option<f64>,
 }
 
 impl Window {
@@ -155,6 +162,8 @@ impl Window {
             self.len += 1;
         }
         self.values[self.len - 1] = value;
+        let mut sorted = self.values;
+        self.median = median_in(&mut sorted[..self.len]);
     }
 
     fn restart(&mut self, value: f64) {
@@ -168,26 +177,46 @@ impl Window {
     }
 
     pub(crate) fn median(&self) -> Option<f64> {
-        let mut values = self.values;
-        median_in(&mut values[..self.len])
+        self.median
     }
 }
 
-/// The median of `values`, which are sorted by this: the mean of the middle two where their number is even; none of
-/// nothing.
+/// The median of `values`, whose order this changes: the mean of the middle two where their number is even; none of
+/// nothing. Takes time in proportion to their number.
 pub(crate) fn median_in(values: &mut [f64]) -> Option<f64> {
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        len if len % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    if values.is_empty() {
+        return None;
     }
+    let even = values.len().is_multiple_of(2);
+    let (below, &mut middle, _) = values.select_nth_unstable_by(values.len() / 2, f64::total_cmp);
+    let lower = below.iter().copied().max_by(f64::total_cmp).filter(|_| even);
+    Some(lower.map_or(middle, |lower| (lower + middle) / 2.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_median_is_the_middle_of_the_sorted(values in prop::collection::vec(-9.0f64..9.0, 0..12)) {
+            let mut sorted = values.clone();
+            sorted.sort_unstable_by(f64::total_cmp);
+            let n = sorted.len();
+            let expected = match n {
+                0 => None,
+                _ if n % 2 == 1 => Some(sorted[n / 2]),
+                _ => Some((sorted[n / 2 - 1] + sorted[n / 2]) / 2.0),
+            };
+            prop_assert_eq!(median_in(&mut values.clone()), expected);
+            let mut window = Window::default();
+            values.iter().for_each(|&value| window.push(value));
+            let last = values.len().saturating_sub(KEPT);
+            prop_assert_eq!(window.values(), &values[last..]);
+            prop_assert_eq!(window.median(), median_in(&mut values[last..].to_vec()));
+        }
+    }
 
     fn sample(batches: u32, first_ms: u64, rest_ms: u64) -> WindowSample {
         WindowSample {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flodl_elche::{
-    AnchorSettings, Cadence, Change, Demand, Elche, NoGuard, Norms, Plan, Policy, RoundFeedback, Settings, Slot,
+    AnchorSettings, Cadence, Change, Demand, Elche, GuardKind, Norms, Plan, Policy, RoundFeedback, Settings, Slot,
     WindowSample, Windowing, batches_in,
 };
 use proptest::prelude::*;
@@ -43,6 +43,12 @@ fn sample() -> impl Strategy<Value = WindowSample> {
     })
 }
 
+/// Any number, the wildest among them.
+fn figure() -> impl Strategy<Value = f64> {
+    let wild = [f64::NAN, 0.0, f64::INFINITY, f64::NEG_INFINITY, -1.0, 1e300, f64::MIN_POSITIVE];
+    prop_oneof![2 => any::<f64>(), 2 => 0.0f64..1.0, 2 => prop::sample::select(wild.to_vec())]
+}
+
 /// A report that cannot be.
 fn absurd_sample() -> impl Strategy<Value = WindowSample> {
     let batches = prop_oneof![Just(2u32), Just(9), Just(u32::MAX)];
@@ -56,10 +62,12 @@ fn absurd_sample() -> impl Strategy<Value = WindowSample> {
 
 fn feedback() -> impl Strategy<Value = RoundFeedback> {
     let waits = prop::collection::vec((slot(), duration()), 0..4);
-    let figures = prop::collection::vec((slot(), any::<f64>()), 0..4);
+    let figures = prop::collection::vec((slot(), figure()), 0..4);
     (duration(), duration(), waits, figures).prop_map(|(window_wall, reduce, waits, divergence)| {
         let norms = divergence.iter().map(|&(slot, x)| (slot, Norms { pre: x, post: x })).collect();
-        RoundFeedback { window_wall, reduce, waits, divergence, norms, ..RoundFeedback::default() }
+        let steps = divergence.iter().map(|&(slot, x)| (slot, x.to_bits() as u32)).collect();
+        let rates = divergence.clone();
+        RoundFeedback { window_wall, reduce, waits, divergence, steps, norms, rates }
     })
 }
 
@@ -112,7 +120,9 @@ prop_compose! {
 }
 
 fn elche(settings: &Settings) -> Elche {
-    Elche::new(settings.clone(), Box::new(NoGuard)).expect("the strategy draws valid settings")
+    // Which guard it is follows from the batch size, so that each is drawn.
+    let guard = GuardKind::ALL[settings.batch_size as usize % GuardKind::ALL.len()];
+    Elche::new(settings.clone(), guard.build(1.0)).expect("the strategy draws valid settings")
 }
 
 /// Applies an operation; a plan where it was one.
