@@ -12,7 +12,7 @@ use crate::id;
 use crate::ledger::{Settlement, Verdict};
 use crate::members::{State, Work};
 use crate::reason;
-use crate::round::{OpenRound, RoundPart};
+use crate::round::{OpenRound, Out, RoundPart};
 use crate::running::{Cycle, Held, Running, Step};
 use flodl_elche::{Norms, RoundFeedback};
 use flodl_wire::message::Control;
@@ -37,7 +37,7 @@ impl Running {
     /// Ends the open round, whose fold and answers are all there.
     pub(crate) fn close_round(&mut self, ctx: &mut Context<'_>) -> Step {
         let Cycle::Round(open) = std::mem::replace(&mut self.cycle, Cycle::Window) else { return Step::Again };
-        let Ok(folded) = open.finished(ctx.members).cloned() else { return Step::Again };
+        let Ok(folded) = open.finished().cloned() else { return Step::Again };
         let settled = self.settle(ctx, &open, &folded);
         self.tell_quarantine(ctx);
         let closing = self.decide(ctx, &open, &folded, settled);
@@ -54,8 +54,10 @@ impl Running {
         if closing.next == Next::Final {
             return Step::Final;
         }
+        self.let_go(ctx);
         if self.consensus.is_none() || ctx.members.active().next().is_none() {
-            return self.request_params(ctx);
+            // The gate says whether there is somebody to average with.
+            return Step::Again;
         }
         if self.ledger.epoch_is_complete() {
             self.open_next_epoch(ctx);
@@ -69,7 +71,7 @@ impl Running {
         for (&rank, part) in &open.parts {
             let counts = folded.any_mass && self.consensus.is_some();
             let folded = if counts { open.part_folded(folded, rank) } else { FoldedPart::None };
-            let verdict = Verdict { part: folded, steps: part.steps, blamed: blamed(ctx, rank) };
+            let verdict = Verdict { part: folded, steps: part.steps, blamed: blamed(ctx, rank, part) };
             settled.insert(rank, self.ledger.settle(rank, open.id, verdict));
         }
         settled
@@ -84,12 +86,14 @@ impl Running {
     ) -> Closing {
         let outcome = self.outcome(open, folded, &settled);
         let unequal = open.other_digests(folded.digest);
-        let able = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| member.takes_part());
+        let able = |rank: &Rank, part: &RoundPart| {
+            part.out.is_none() && ctx.members.get(*rank).is_some_and(|member| member.takes_part())
+        };
         let holds = |rank: &Rank, part: &RoundPart| match outcome {
             RoundOutcome::Committed { .. } => part.received().is_some() && !unequal.contains(rank),
             RoundOutcome::Nothing => part.part == Part::Contribute && given_back(&settled, *rank) == 0,
         };
-        let holding = open.parts.iter().filter(|(rank, part)| able(rank) && holds(rank, part));
+        let holding = open.parts.iter().filter(|(rank, part)| able(rank, part) && holds(rank, part));
         let holders: Vec<Rank> = holding.map(|(&rank, _)| rank).collect();
         let has_consensus = self.consensus.is_some() || outcome != RoundOutcome::Nothing;
         // The final consensus is held by somebody, who can evaluate it.
@@ -119,7 +123,7 @@ impl Running {
 
     /// Who holds the consensus can train; who does not is a joiner in the next round.
     fn update_members(&mut self, ctx: &mut Context<'_>, open: &OpenRound, closing: &Closing) {
-        for (&rank, part) in &open.parts {
+        for (&rank, part) in open.parts.iter().filter(|(_, part)| part.out.is_none()) {
             let Some(member) = ctx.members.get_mut(rank).filter(|member| member.takes_part()) else { continue };
             if closing.holders.contains(&rank) {
                 if !member.is_active() {
@@ -180,8 +184,9 @@ impl Running {
         if self.window == WindowId(0) {
             return;
         }
-        let alive = |rank: &Rank| ctx.members.get(*rank).is_some_and(|member| !member.is_gone());
-        let parts = || open.parts.iter().filter(|(rank, _)| alive(rank)).map(|(&rank, part)| (id::slot(rank), part));
+        let in_it = |rank: &Rank| open.parts.get(rank).is_some_and(|part| part.out.is_none());
+        let parts =
+            || open.parts.iter().filter(|(_, part)| part.out.is_none()).map(|(&rank, part)| (id::slot(rank), part));
         let acks = || parts().filter_map(|(slot, part)| Some((slot, part.ack?)));
         let received = || parts().filter_map(|(slot, part)| Some((slot, part.received()?)));
         let steps = |part: &RoundPart| u32::try_from(part.steps.unwrap_or(0)).unwrap_or(u32::MAX);
@@ -194,7 +199,7 @@ impl Running {
             norms: received()
                 .map(|(slot, received)| (slot, Norms { pre: received.pre_norm, post: received.post_norm }))
                 .collect(),
-            rates: rates.iter().filter(|(rank, _)| alive(rank)).map(|(&rank, &rate)| (id::slot(rank), rate)).collect(),
+            rates: rates.iter().filter(|(rank, _)| in_it(rank)).map(|(&rank, &rate)| (id::slot(rank), rate)).collect(),
         };
         for change in self.scheduler.round_done(&feedback) {
             ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));
@@ -208,10 +213,10 @@ fn given_back(settled: &BTreeMap<Rank, Settlement>, rank: Rank) -> u64 {
 
 /// Whether a rank is to blame where its contribution is missing: it brought itself down, or it lives and well (then its
 /// replica was not finite).
-fn blamed(ctx: &Context<'_>, rank: Rank) -> bool {
-    ctx.members.get(rank).is_some_and(|member| match &member.state {
-        State::Gone(fate) => fate.brought_itself_down(),
-        State::Detached { .. } => false,
-        _ => member.doubt.is_none(),
-    })
+fn blamed(ctx: &Context<'_>, rank: Rank, part: &RoundPart) -> bool {
+    match part.out {
+        Some(Out::Dead { brought_itself_down }) => brought_itself_down,
+        Some(Out::Cut) => false,
+        None => ctx.members.get(rank).is_some_and(|member| member.doubt.is_none()),
+    }
 }

@@ -1,9 +1,10 @@
 //! The coordinator's state machine: inputs in, outputs out, time as an argument.
 
+use crate::agreement::ManifestPart;
 use crate::config::{Config, ConfigError, Deadlines};
 use crate::context::Context;
 use crate::finishing::{Ending, Finishing};
-use crate::formation::{Formed, Forming, ManifestPart};
+use crate::formation::{Formed, Forming};
 use crate::members::Members;
 use crate::running::{Running, Snapshot, Step, Stopping};
 use crate::watch::Watch;
@@ -77,6 +78,13 @@ impl Coordinator {
         self.members.speaks_for(session, rank, incarnation)
     }
 
+    /// Whether that life of the rank is over and a later one has begun: what is said in its name is answered with
+    /// `Fenced`, and dropped.
+    #[must_use]
+    pub fn outlived(&self, rank: Rank, incarnation: Incarnation) -> bool {
+        self.members.outlived(rank, incarnation)
+    }
+
     /// The next output, if any. Take them all after each input.
     pub fn poll(&mut self) -> Option<Output> {
         self.out.pop_front()
@@ -95,6 +103,8 @@ impl Coordinator {
                 if self.members.speaks_for(session, rank, incarnation) {
                     self.heard(session, Some(rank), now);
                     self.rank_report(rank, report, now);
+                } else if self.members.outlived(rank, incarnation) {
+                    self.fence((session, rank, incarnation), &report);
                 }
             }
             Input::Folded(folded) => {
@@ -128,7 +138,11 @@ impl Coordinator {
         match (&mut self.phase, report) {
             (Phase::Forming(forming), Report::Ready(ready)) => forming.ready(&mut ctx, rank, ready),
             (Phase::Forming(forming), Report::Manifest { part, parts, tensors }) => {
-                forming.manifest(&ctx, rank, ManifestPart { part, parts, tensors })
+                forming.lists.take(&ctx, rank, ManifestPart { part, parts, tensors })
+            }
+            (Phase::Running(_), Report::Ready(ready)) => Running::ready(&mut ctx, rank, ready),
+            (Phase::Running(running), Report::Manifest { part, parts, tensors }) => {
+                running.lists.take(&ctx, rank, ManifestPart { part, parts, tensors })
             }
             (Phase::Running(running), Report::WindowReport(report)) => running.window_report(&mut ctx, rank, &report),
             (Phase::Running(running), Report::SnapshotReady { round, steps, ranges }) => {
@@ -141,6 +155,10 @@ impl Coordinator {
             }
             (Phase::Finishing(finishing), Report::Finished { version, replica_digest }) => {
                 finishing.finished(&mut ctx, rank, version.map(|version| (version, replica_digest)));
+                Ok(())
+            }
+            (Phase::Running(running), Report::Finished { version, replica_digest }) => {
+                running.last_word(&mut ctx, rank, version.map(|version| (version, replica_digest)));
                 Ok(())
             }
             // Late words of a phase that is over, and progress, need no answer.

@@ -11,6 +11,8 @@ use flodl_wire::{Rank, Round};
 pub enum Fate {
     /// It did what it was told to the end.
     Finished,
+    /// It left by plan.
+    Left,
     /// It was not taken into the run.
     Refused(Reason),
     /// Its process could not be started.
@@ -132,7 +134,21 @@ impl Fate {
     /// Whether the run is worse off for it.
     #[must_use]
     pub fn is_loss(&self) -> bool {
-        !matches!(self, Fate::Finished)
+        !matches!(self, Fate::Finished | Fate::Left)
+    }
+
+    /// Whether another life of the same rank may do better.
+    #[must_use]
+    pub fn may_return(&self) -> bool {
+        !matches!(
+            self,
+            Fate::Finished
+                | Fate::Left
+                | Fate::Refused(_)
+                | Fate::NotStarted { .. }
+                | Fate::Breach(_)
+                | Fate::Overdue { .. }
+        )
     }
 
     /// Whether it brought itself down (rather than being killed, lost or refused).
@@ -146,7 +162,9 @@ impl Fate {
             Fate::Exited { status: ExitStatus::Code(_), .. } => true,
             Fate::Exited { status: ExitStatus::Signal(signal), .. } => CRASHES.contains(signal),
             Fate::Exited { status: ExitStatus::Unknown, .. } => false,
-            Fate::Finished | Fate::Disconnected { .. } | Fate::Silent { .. } | Fate::HostLost { .. } => false,
+            Fate::Finished | Fate::Left | Fate::Disconnected { .. } | Fate::Silent { .. } | Fate::HostLost { .. } => {
+                false
+            }
             Fate::OutOfSync { .. } | Fate::Overdue { .. } => false,
         }
     }
@@ -154,6 +172,7 @@ impl Fate {
     fn code(&self) -> &'static str {
         match self {
             Fate::Finished => "finished",
+            Fate::Left => "left",
             Fate::Refused(_) => "refused",
             Fate::NotStarted { .. } => "not-started",
             Fate::Exited { .. } => "process-exited",
@@ -182,6 +201,7 @@ impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fate::Finished => f.write_str("finished as it was told to"),
+            Fate::Left => f.write_str("left by plan"),
             Fate::Refused(why) => write!(f, "refused: {}", why.text),
             Fate::NotStarted { error } => write!(f, "its process could not be started: {error}"),
             Fate::Exited { status, last_lines } => {

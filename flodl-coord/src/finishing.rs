@@ -4,7 +4,7 @@ use crate::Fate;
 use crate::context::Context;
 use crate::gate::list;
 use crate::id;
-use crate::members::State;
+use crate::members::{Member, State};
 use crate::output::{Output, SaveRequest};
 use crate::running::{Running, Stopping};
 use core::fmt;
@@ -146,20 +146,22 @@ impl Finishing {
             Ending::Stopped(_) | Ending::Deserted { .. } => Control::ShutdownWithSave { why: self.ending.reason() },
         };
         ctx.broadcast(control);
-        for member in ctx.members.iter_mut().filter(|member| !member.is_gone()) {
-            member.state = State::Leaving { finished: false };
+        let living: Vec<(Rank, bool)> =
+            ctx.members.living().map(|member| (member.rank, member.state.is_in_run())).collect();
+        for (rank, is_in_run) in living {
+            if !is_in_run {
+                // It was on its way in; its relay ends it.
+                ctx.members.leave(rank, &Fate::Finished, ctx.now);
+            } else if let Some(member) = ctx.members.get_mut(rank) {
+                member.state = State::Leaving { finished: matches!(member.state, State::Leaving { finished: true }) };
+            }
         }
         Stage::Ending { until: ctx.now.plus(ctx.deadlines.shutdown) }
     }
 
     /// A rank says its last word.
     pub(crate) fn finished(&mut self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) {
-        self.running.replica_is_equal(ctx, rank, digest);
-        if let Some(member) = ctx.members.get_mut(rank)
-            && let State::Leaving { finished } = &mut member.state
-        {
-            *finished = true;
-        }
+        self.running.last_word(ctx, rank, digest);
     }
 
     /// A rank's life is over.
@@ -221,12 +223,17 @@ impl Finishing {
 
     /// Why the exit status is not 0.
     fn reason(&self, ctx: &Context<'_>) -> Reason {
-        let lost = ctx.members.iter().filter(|member| matches!(&member.state, State::Gone(fate) if fate.is_loss()));
-        let lost: Vec<Rank> = lost.map(|member| member.rank).collect();
+        let ranks = |which: fn(&Member) -> bool| -> Vec<Rank> {
+            ctx.members.iter().filter(|member| which(member)).map(|member| member.rank).collect()
+        };
+        let mut lost = ranks(|member| member.past.missing || member.is_lost());
+        let back = ranks(|member| member.past.losses > 0 && !member.past.missing && !member.is_lost());
         let without = if lost.is_empty() { String::new() } else { format!(", without {}", shown(&lost)) };
+        let again = if back.is_empty() { String::new() } else { format!(", lost and back again: {}", shown(&back)) };
+        lost.extend(back);
         let unsaved = if self.saved == Saved::Failed { "; the checkpoint was not written" } else { "" };
         let why = self.ending.reason();
-        Reason { text: format!("{}{without}{unsaved}", why.text), ..why }.about(lost)
+        Reason { text: format!("{}{without}{again}{unsaved}", why.text), ..why }.about(lost)
     }
 
     fn exit(&self, ctx: &Context<'_>) -> i32 {

@@ -1,53 +1,31 @@
 //! Before the run: who is ready, who agrees with whom, and when it may start.
 
+use crate::agreement::{self, Agreement, Lists, sizes};
 use crate::context::Context;
 use crate::gate::list;
 use crate::members::State;
 use crate::{Breach, Fate};
 use core::fmt;
 use flodl_elche::DeviceSpec;
-use flodl_wire::codec::manifest_digest;
+use flodl_wire::Rank;
 use flodl_wire::message::Control;
-use flodl_wire::message::join::{DatasetInfo, LayoutSizes, Ready, RunConfig, Section, TensorSpec, TrainerSettings};
+use flodl_wire::message::join::{LayoutSizes, Ready, RunConfig, TensorSpec};
 use flodl_wire::message::record::{Body, EventKind, Meta, Reason};
-use flodl_wire::{Rank, Time};
 use std::collections::BTreeMap;
 
-/// Samples of a dataset at the most: position arithmetic stays far from overflow.
-pub(crate) const DATASET_MAX: u64 = 1 << 48;
-/// Tensors of a model at the most.
-const TENSORS_MAX: usize = 1 << 20;
 const BATCH_SIZE_DEFAULT: u32 = 64;
 const EPOCHS_DEFAULT: u64 = 1;
 
 /// The time before the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forming {
-    /// Lists of tensors by their digest, as far as they are known.
-    manifests: BTreeMap<[u8; 32], Vec<TensorSpec>>,
-    /// Those who were asked for theirs.
-    asked: BTreeMap<Rank, Asked>,
-}
-
-/// A list of tensors on its way.
-#[derive(Clone, Debug)]
-struct Asked {
-    until: Time,
-    tensors: Vec<TensorSpec>,
-}
-
-/// A part of a list of tensors.
-pub(crate) struct ManifestPart {
-    /// Which, from 0.
-    pub(crate) part: u32,
-    /// How many there are.
-    pub(crate) parts: u32,
-    pub(crate) tensors: Vec<TensorSpec>,
+    pub(crate) lists: Lists,
 }
 
 /// What the run trains, agreed on by all of its ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Agreed {
+    pub(crate) agreement: Agreement,
     pub(crate) layout: LayoutSizes,
     pub(crate) tensors: Vec<TensorSpec>,
     pub(crate) dataset_len: u64,
@@ -80,73 +58,16 @@ pub(crate) enum Waiting {
     Manifests { from: Vec<Rank> },
 }
 
-/// What ranks of one run have in common.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Agreement {
-    manifest: [u8; 32],
-    dataset: DatasetInfo,
-    trainer: TrainerSettings,
-}
-
-impl Agreement {
-    fn of(ready: &Ready) -> Agreement {
-        Agreement { manifest: ready.manifest_digest, dataset: ready.dataset, trainer: ready.trainer }
-    }
-}
-
 impl Forming {
     /// A rank is ready.
     pub(crate) fn ready(&mut self, ctx: &mut Context<'_>, rank: Rank, ready: Box<Ready>) -> Result<(), Breach> {
-        let augment = u64::from(ready.trainer.augment.unwrap_or(1).max(1));
-        let len = ready.dataset.len;
-        if len == 0 || len.saturating_mul(augment) > DATASET_MAX {
-            return Err(Breach::Dataset { len, max: DATASET_MAX / augment });
-        }
-        if ready.layout.parameters == 0 {
-            return Err(Breach::NoParameters);
-        }
+        agreement::check(&ready)?;
         let Some(member) = ctx.members.get_mut(rank).filter(|member| matches!(member.state, State::Starting)) else {
             return Ok(());
         };
         member.state = State::Joining(ready);
         ctx.event(EventKind::RankReady { rank }, None);
         Ok(())
-    }
-
-    /// A part of a rank's list of tensors.
-    pub(crate) fn manifest(
-        &mut self,
-        ctx: &Context<'_>,
-        rank: Rank,
-        ManifestPart { part, parts, tensors }: ManifestPart,
-    ) -> Result<(), Breach> {
-        let Some(asked) = self.asked.get_mut(&rank) else { return Ok(()) };
-        asked.tensors.extend(tensors);
-        if asked.tensors.len() > TENSORS_MAX {
-            return Err(Breach::Manifest);
-        }
-        if part.saturating_add(1) < parts {
-            return Ok(());
-        }
-        let Some(Asked { tensors: list, .. }) = self.asked.remove(&rank) else { return Ok(()) };
-        let State::Joining(ready) = &ctx.members.get(rank).ok_or(Breach::Manifest)?.state else { return Ok(()) };
-        if manifest_digest(&list) != ready.manifest_digest || sizes(&list) != Some(ready.layout) {
-            return Err(Breach::Manifest);
-        }
-        self.manifests.insert(ready.manifest_digest, list);
-        Ok(())
-    }
-
-    /// When [`Forming::overdue`] has something to say.
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        self.asked.values().map(|asked| asked.until).min()
-    }
-
-    /// Those whose list of tensors has not come in time, though they give signs of life.
-    pub(crate) fn overdue(&self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
-        let fate = || Fate::Breach(Breach::ManifestLate { within: ctx.deadlines.silence });
-        let late = self.asked.iter().filter(|(_, asked)| ctx.now >= asked.until);
-        late.map(|(&rank, _)| (rank, fate())).collect()
     }
 
     /// Whether the run can start now.
@@ -179,7 +100,7 @@ impl Forming {
 
     /// The list of tensors behind each digest is asked for once, from the lowest rank that announced it.
     fn ask_manifests(&mut self, ctx: &mut Context<'_>, groups: &[(Agreement, Vec<Rank>)]) -> Option<Waiting> {
-        self.asked.retain(|&rank, _| ctx.members.get(rank).is_some_and(|member| !member.is_gone()));
+        self.lists.forget_gone(ctx);
         let mut from = Vec::new();
         let mut wanted: BTreeMap<[u8; 32], Rank> = BTreeMap::new();
         for (agreement, ranks) in groups {
@@ -189,14 +110,9 @@ impl Forming {
             }
         }
         for (digest, rank) in wanted {
-            if self.manifests.contains_key(&digest) {
-                continue;
+            if self.lists.awaits(ctx, digest, rank) {
+                from.push(rank);
             }
-            if let std::collections::btree_map::Entry::Vacant(entry) = self.asked.entry(rank) {
-                entry.insert(Asked { until: ctx.now.plus(ctx.deadlines.silence), tensors: Vec::new() });
-                ctx.tell(rank, Control::SendManifest);
-            }
-            from.push(rank);
         }
         (!from.is_empty()).then_some(Waiting::Manifests { from })
     }
@@ -206,16 +122,17 @@ impl Forming {
         let Some((agreement, ranks)) = largest else { return Formed::TooFew(too_few(ctx, 0)) };
         for (other, refused) in groups.iter().filter(|(other, _)| other != agreement) {
             for &rank in refused {
-                let why = self.difference((rank, other), (ranks[0], agreement));
+                let why = self.lists.difference((rank, other), (&ranks[0].to_string(), agreement));
                 refuse(ctx, rank, why);
             }
         }
         if ranks.len() < ctx.config.min_ranks as usize {
             return Formed::TooFew(too_few(ctx, ranks.len()));
         }
-        let tensors = self.manifests.get(&agreement.manifest).cloned().unwrap_or_default();
+        let tensors = self.lists.get(&agreement.manifest);
         let augment = u64::from(agreement.trainer.augment.unwrap_or(1).max(1));
         let agreed = Agreed {
+            agreement: agreement.clone(),
             layout: sizes(&tensors).unwrap_or_default(),
             tensors,
             dataset_len: agreement.dataset.len,
@@ -226,34 +143,6 @@ impl Forming {
         };
         announce(ctx, &agreed, ranks);
         Formed::Run(Box::new(agreed))
-    }
-
-    /// Why a rank does not belong to the run, with both values.
-    fn difference(&self, (rank, its): (Rank, &Agreement), (lead, runs): (Rank, &Agreement)) -> Reason {
-        if its.manifest != runs.manifest {
-            let empty = Vec::new();
-            let mine = self.manifests.get(&its.manifest).unwrap_or(&empty);
-            let theirs = self.manifests.get(&runs.manifest).unwrap_or(&empty);
-            let text = format!("{rank} has another model than {lead}: {}", first_difference(mine, theirs));
-            return Reason::new("model-differs", text).about([rank]);
-        }
-        if its.dataset != runs.dataset {
-            let what = if its.dataset.len == runs.dataset.len { "other samples of the same number" } else { "samples" };
-            let text = format!(
-                "{rank} has another dataset than {lead}: {} against {} {what} (signatures {} and {}); give every rank the same files",
-                its.dataset.len,
-                runs.dataset.len,
-                short(&its.dataset.signature),
-                short(&runs.dataset.signature)
-            );
-            return Reason::new("dataset-differs", text).about([rank]);
-        }
-        let text = format!(
-            "{rank} asks for other trainer settings than {lead}: {} against {}; start every rank with the same program and options",
-            settings(&its.trainer),
-            settings(&runs.trainer)
-        );
-        Reason::new("settings-differ", text).about([rank])
     }
 }
 
@@ -279,30 +168,34 @@ fn expected_speed(ctx: &Context<'_>, rank: Rank) -> Option<f64> {
     }
 }
 
-fn refuse(ctx: &mut Context<'_>, rank: Rank, why: Reason) {
+pub(crate) fn refuse(ctx: &mut Context<'_>, rank: Rank, why: Reason) {
     ctx.event(EventKind::RankRefused { rank }, Some(why.clone()));
     ctx.tell(rank, Control::Refused { why: why.clone() });
-    ctx.members.leave(rank, &Fate::Refused(why));
+    ctx.members.leave(rank, &Fate::Refused(why), ctx.now);
+}
+
+/// The run's settings for one rank, where so many are in it.
+pub(crate) fn run_config(ctx: &Context<'_>, agreed: &Agreed, (rank, world_size): (Rank, u32)) -> RunConfig {
+    RunConfig {
+        run_id: ctx.config.run_id,
+        world_size,
+        mode: ctx.config.mode.to_string(),
+        epochs: agreed.epochs,
+        batch_size: agreed.batch_size,
+        seed: ctx.config.seed,
+        dataset_len: agreed.dataset_len,
+        epoch_len: agreed.epoch_len,
+        layout: agreed.layout,
+        patience: ctx.config.patience,
+        emulation: ctx.config.slow.of(rank),
+    }
 }
 
 /// Tells every rank of the run its settings, the root the layout, the monitor the frame of it all.
 fn announce(ctx: &mut Context<'_>, agreed: &Agreed, ranks: &[Rank]) {
     ctx.out.push_back(crate::Output::Layout(agreed.layout));
     for &rank in ranks {
-        let config = RunConfig {
-            run_id: ctx.config.run_id,
-            world_size: ranks.len() as u32,
-            mode: ctx.config.mode.to_string(),
-            epochs: agreed.epochs,
-            batch_size: agreed.batch_size,
-            seed: ctx.config.seed,
-            dataset_len: agreed.dataset_len,
-            epoch_len: agreed.epoch_len,
-            layout: agreed.layout,
-            patience: ctx.config.patience,
-            emulation: ctx.config.slow.of(rank),
-        };
-        ctx.tell(rank, Control::Admitted(Box::new(config)));
+        ctx.tell(rank, Control::Admitted(Box::new(run_config(ctx, agreed, (rank, ranks.len() as u32)))));
         ctx.members.enter(rank);
     }
     let meta = Meta {
@@ -347,42 +240,6 @@ impl fmt::Display for TooFew {
         write!(f, "only {able} of the ranks can take part and the run needs {min} (--min-ranks): ")?;
         list(f, gone, |f, (rank, fate)| write!(f, "{rank}: {fate}"))
     }
-}
-
-/// The sizes of the sections; `None` where they overflow.
-fn sizes(tensors: &[TensorSpec]) -> Option<LayoutSizes> {
-    let mut sizes = LayoutSizes::default();
-    for tensor in tensors {
-        let section = match tensor.section {
-            Section::Parameters => &mut sizes.parameters,
-            Section::Buffers => &mut sizes.buffers,
-            Section::Integers => &mut sizes.integers,
-        };
-        *section = section.checked_add(tensor.elements()?)?;
-    }
-    Some(sizes)
-}
-
-fn first_difference(mine: &[TensorSpec], theirs: &[TensorSpec]) -> String {
-    let differing = mine.iter().zip(theirs).position(|(a, b)| a != b);
-    let at = differing.unwrap_or(mine.len().min(theirs.len()));
-    let show = |tensors: &[TensorSpec]| match tensors.get(at) {
-        Some(t) => format!("\"{}\" {:?} {:?}", t.name, t.dtype, t.shape),
-        None => format!("nothing ({} tensors)", tensors.len()),
-    };
-    format!("tensor {at} is {} here, {} there", show(mine), show(theirs))
-}
-
-fn short(signature: &[u8; 32]) -> String {
-    signature[..4].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn settings(trainer: &TrainerSettings) -> String {
-    fn show<T: fmt::Display>(value: Option<T>) -> String {
-        value.map_or_else(|| "any".to_owned(), |value| value.to_string())
-    }
-    let (batch, epochs, augment) = (show(trainer.batch_size), show(trainer.epochs), show(trainer.augment));
-    format!("batch size {batch}, epochs {epochs}, augment {augment}")
 }
 
 impl fmt::Display for Waiting {

@@ -34,6 +34,11 @@ pub enum Hold {
     },
     /// Nobody holds the consensus, so nobody can train.
     NobodyActive,
+    /// Nobody is in the run; these are on their way into it or out of it.
+    NobodyHere {
+        /// Who.
+        coming: Vec<Rank>,
+    },
 }
 
 /// What the gate needs to know of the epoch's pool.
@@ -54,6 +59,8 @@ pub(crate) fn ready(members: &Members, window: WindowId, pool: PoolLevel) -> Res
     let mut detached = Vec::new();
     let mut movers = Vec::new();
     let mut active = 0;
+    let mut syncing = 0;
+    let mut coming = Vec::new();
     for member in members.living() {
         match member.state {
             State::Active(work) => {
@@ -69,7 +76,11 @@ pub(crate) fn ready(members: &Members, window: WindowId, pool: PoolLevel) -> Res
                 }
             }
             State::Detached { .. } => detached.push(member.rank),
-            State::Starting | State::Joining(_) | State::Syncing | State::Leaving { .. } | State::Gone(_) => {}
+            State::Syncing => syncing += 1,
+            State::Held { .. } | State::Starting | State::Joining(_) | State::Leaving { .. } => {
+                coming.push(member.rank)
+            }
+            State::Gone(_) => {}
         }
     }
     if !training.is_empty() {
@@ -79,7 +90,7 @@ pub(crate) fn ready(members: &Members, window: WindowId, pool: PoolLevel) -> Res
         return Err(Hold::Detached { ranks: detached });
     }
     if active == 0 {
-        return Err(Hold::NobodyActive);
+        return Err(if syncing == 0 { Hold::NobodyHere { coming } } else { Hold::NobodyActive });
     }
     if movers.is_empty() {
         return Err(Hold::NothingMoved { available: pool.available, outstanding: pool.outstanding });
@@ -102,6 +113,10 @@ impl fmt::Display for Hold {
                 write!(f, "nobody trained in this window; {available} samples are free, {outstanding} are held")
             }
             Hold::NobodyActive => f.write_str("no rank holds the consensus"),
+            Hold::NobodyHere { coming } => {
+                f.write_str("no rank is in the run, on their way in or out are ")?;
+                list(f, coming, |f, rank| write!(f, "{rank}"))
+            }
         }
     }
 }
@@ -135,6 +150,7 @@ impl From<&Hold> for Reason {
                 .with("available", *available as f64)
                 .with("outstanding", *outstanding as f64),
             Hold::NobodyActive => Reason::new("nobody-active", text),
+            Hold::NobodyHere { coming } => Reason::new("nobody-here", text).about(coming.iter().copied()),
         }
     }
 }
@@ -154,7 +170,7 @@ mod tests {
         let host = HostId::from_name("a").expect("a name");
         let count = states.len() as u32;
         let link = HostLink { host, ranks: Vec::new(), seen: Time::ZERO };
-        members.admit(SessionId(1), link, count, count).expect("room");
+        members.admit((SessionId(1), link), count, (count, false)).expect("room");
         for (member, state) in members.iter_mut().zip(states) {
             member.state = state;
         }
@@ -185,6 +201,7 @@ mod tests {
             (vec![reported(3), detached()], Err(Hold::Detached { ranks: vec![Rank(1)] })),
             (vec![reported(0), reported(0)], Err(Hold::NothingMoved { available: 100, outstanding: 0 })),
             (vec![gone(), State::Syncing], Err(Hold::NobodyActive)),
+            (vec![gone(), State::Starting], Err(Hold::NobodyHere { coming: vec![Rank(1)] })),
         ];
         for (states, verdict) in cases {
             assert_eq!(check(states.clone()), verdict, "{states:?}");

@@ -3,6 +3,7 @@
 use crate::coordinator::{Coordinator, Phase};
 use crate::members::{HostLink, State};
 use crate::{Fate, Output};
+use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::message::control::Control;
 use flodl_wire::message::join::Admit;
 use flodl_wire::message::record::{EventKind, Reason};
@@ -32,11 +33,13 @@ impl Coordinator {
     fn admit(&mut self, session: SessionId, host: HostId, count: u32, now: Time) -> Result<(), Reason> {
         let name = host.name();
         let world = self.config.world_size;
-        if !matches!(self.phase, Phase::Forming(_)) {
-            let text =
-                format!("host {name} came too late: the run has started, and joining a running one is not available");
-            return Err(Reason::new("too-late", text));
-        }
+        let late = match &self.phase {
+            Phase::Forming(_) => false,
+            Phase::Running(running) if running.stopping.is_none() => true,
+            Phase::Running(_) | Phase::Finishing(_) | Phase::Ended => {
+                return Err(Reason::new("too-late", format!("host {name} came too late: the run is ending")));
+            }
+        };
         if self.members.hosts().any(|(_, link)| link.host == host) {
             let text = format!("host {name} is already here: give every host a ticket of its own (flodl ticket HOST)");
             return Err(Reason::new("host-twice", text));
@@ -46,7 +49,9 @@ impl Coordinator {
         }
         let link = HostLink { host, ranks: Vec::new(), seen: now };
         let taken = self.members.iter().count();
-        let Some(ids) = self.members.admit(session, link, count, world) else {
+        // A run that has begun takes whoever comes; before, it waits for as many as it was told.
+        let room = if late { (RANKS_MAX, true) } else { (world, false) };
+        let Some(ids) = self.members.admit((session, link), count, room) else {
             let free = (world as usize).saturating_sub(taken);
             let advice = if free == 0 { String::new() } else { format!("start join with -n {free}, or ") };
             let text = format!(
@@ -72,7 +77,8 @@ impl Coordinator {
         }
         let until = now.plus(self.deadlines.detached);
         for rank in link.ranks {
-            let Some(member) = self.members.get_mut(rank).filter(|member| !member.is_gone()) else { continue };
+            let member = self.members.get_mut(rank).filter(|member| member.session == session && !member.is_gone());
+            let Some(member) = member else { continue };
             if matches!(member.state, State::Leaving { finished: true }) {
                 self.lose(rank, Fate::Finished, now);
                 continue;
@@ -96,6 +102,12 @@ impl Coordinator {
         let mine = |rank, incarnation| self.members.speaks_for(session, rank, incarnation);
         match report {
             HostReport::Heartbeat | HostReport::RankUp { .. } => {}
+            HostReport::WillRestart { rank, incarnation } if mine(rank, incarnation) => {
+                if let Some(member) = self.members.get_mut(rank) {
+                    member.returns = true;
+                }
+            }
+            HostReport::Leaving => self.host_leaves(session, now),
             HostReport::Waiting { round, rank, chunk } if self.members.reached_through(session, rank) => {
                 if let Phase::Running(running) = &mut self.phase {
                     running.fold_waits(round, rank, chunk);
@@ -111,6 +123,8 @@ impl Coordinator {
                 self.rank_disconnected(rank, error, now);
             }
             HostReport::Waiting { .. }
+            | HostReport::WillRestart { .. }
+            | HostReport::RankState(_)
             | HostReport::RankNotStarted { .. }
             | HostReport::RankExited { .. }
             | HostReport::RankLost { .. } => {}

@@ -58,17 +58,21 @@
 //! - `cli`: the program `flodl`, which joins coordinator, relay, root, monitor and checkpoints; see
 //!   `flodl_coord::cli::main` for a controller of your own.
 
+mod agreement;
 mod closing;
 mod config;
 mod context;
 mod coordinator;
 mod fate;
 mod finishing;
+mod flap;
 mod formation;
 mod gate;
 mod hearing;
 mod id;
 mod input;
+mod joining;
+mod leaving;
 mod ledger;
 mod liveness;
 mod max_failure;

@@ -22,14 +22,18 @@ impl Coordinator {
         for (rank, fate) in self.overdue_members(now) {
             self.lose(rank, fate, now);
         }
+        self.start_held(now);
         for (rank, fate) in self.stalled_members(now) {
             self.expel(rank, fate, now);
         }
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         let late = match &mut self.phase {
-            Phase::Forming(forming) => forming.overdue(&ctx),
+            Phase::Forming(forming) => forming.lists.overdue(&ctx),
             Phase::Finishing(finishing) => finishing.overdue(&mut ctx),
-            Phase::Running(running) => running.overdue(&ctx),
+            Phase::Running(running) => {
+                let late = running.lists.overdue(&ctx);
+                late.into_iter().chain(running.overdue(&ctx)).collect()
+            }
             Phase::Ended => Vec::new(),
         };
         for (rank, fate) in late {
@@ -46,7 +50,7 @@ impl Coordinator {
     pub fn next_deadline(&self) -> Option<Time> {
         let phase = match &self.phase {
             Phase::Ended => return None,
-            Phase::Forming(forming) => forming.deadline(),
+            Phase::Forming(forming) => forming.lists.deadline(),
             Phase::Finishing(finishing) => Some(finishing.deadline()),
             Phase::Running(running) => running.deadline(&self.deadlines),
         };
@@ -81,7 +85,7 @@ impl Coordinator {
     pub(crate) fn lose(&mut self, rank: Rank, fate: Fate, now: Time) {
         let Some(member) = self.members.get(rank).filter(|member| !member.is_gone()) else { return };
         let incarnation = member.incarnation;
-        let formed = self.members.leave(rank, &fate);
+        let formed = self.members.leave(rank, &fate, now);
         self.watch.moved(now);
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         if fate.is_loss() {
@@ -99,6 +103,7 @@ impl Coordinator {
             self.out.push_back(Output::Broadcast(Control::DeclareDead { rank, incarnation, why }));
         }
         self.watch.last_loss(fate.brought_itself_down());
+        self.hold(rank, &fate, now);
     }
 
     /// Names ranks that make no steps, once each, and gives those whose time for it is over.
@@ -129,12 +134,14 @@ impl Coordinator {
     }
 
     pub(crate) fn overdue_members(&self, now: Time) -> Vec<(Rank, Fate)> {
-        let due = |member: &&Member| self.member_deadline(member).is_some_and(|deadline| now >= deadline);
-        self.members.living().filter(due).map(|member| (member.rank, self.fate_at_deadline(member))).collect()
+        let due = |member: &&Member| {
+            !matches!(member.state, State::Held { .. }) && self.member_deadline(member).is_some_and(|at| now >= at)
+        };
+        self.members.living().filter(due).map(|member| (member.rank, self.fate_at_deadline(member, now))).collect()
     }
 
     fn member_deadline(&self, member: &Member) -> Option<Time> {
-        if let State::Detached { until, .. } = member.state {
+        if let State::Detached { until, .. } | State::Held { until } = member.state {
             return Some(until);
         }
         if matches!(member.state, State::Leaving { finished: true }) {
@@ -142,13 +149,16 @@ impl Coordinator {
         }
         let doubt = member.doubt.as_ref().map(|(until, _)| *until);
         let silence = member.seen.map(|seen| seen.plus(self.deadlines.silence));
-        doubt.into_iter().chain(silence).min()
+        doubt.into_iter().chain(silence).chain(member.leaving).min()
     }
 
-    fn fate_at_deadline(&self, member: &Member) -> Fate {
+    fn fate_at_deadline(&self, member: &Member, now: Time) -> Fate {
         match (&member.state, &member.doubt) {
             (State::Detached { error, .. }, _) => Fate::HostLost { error: error.clone() },
             (_, Some((_, fate))) => fate.clone(),
+            (_, None) if member.leaving.is_some_and(|until| now >= until) => {
+                Fate::Overdue { within: self.config.membership.leave_grace }
+            }
             (_, None) => Fate::Silent { patience: self.deadlines.silence },
         }
     }

@@ -1,6 +1,7 @@
 //! Everybody the coordinator knows: one value per rank with everything about it, one per host.
 
 use crate::Fate;
+use crate::flap::Flaps;
 use crate::stalled::Pace;
 use flodl_wire::message::join::Ready;
 use flodl_wire::{HostId, Incarnation, Rank, SessionId, Time, WindowId};
@@ -21,6 +22,10 @@ pub(crate) struct Member {
     pub(crate) step: u64,
     /// Rounds in a row after which it did not hold the consensus, or lost it before its next window was over.
     pub(crate) missed: u32,
+    /// Its relay starts it again when this life ends.
+    pub(crate) returns: bool,
+    /// It leaves by plan, and is let go without its work then.
+    pub(crate) leaving: Option<Time>,
     pub(crate) past: Past,
 }
 
@@ -31,11 +36,14 @@ pub(crate) struct Past {
     pub(crate) missing: bool,
     /// Lives that were lost.
     pub(crate) losses: u32,
+    pub(crate) flaps: Flaps,
 }
 
 /// Where a member is in its life.
 #[derive(Clone, Debug)]
 pub(crate) enum State {
+    /// A life that its relay may begin then, because the ones before it were short.
+    Held { until: Time },
     /// Admitted; its process is starting or loading its data.
     Starting,
     /// Ready; waits for the run to form.
@@ -94,7 +102,7 @@ impl State {
     /// Whether the run counts it among its ranks: admitted, and its life not over.
     pub(crate) fn is_in_run(&self) -> bool {
         match self {
-            State::Starting | State::Joining(_) | State::Gone(_) => false,
+            State::Held { .. } | State::Starting | State::Joining(_) | State::Gone(_) => false,
             State::Detached { was, .. } => was.is_in_run(),
             State::Syncing | State::Active(_) | State::Leaving { .. } => true,
         }
@@ -111,6 +119,11 @@ impl Member {
         matches!(self.state, State::Gone(_))
     }
 
+    /// Its life ended before its time, and no other has begun.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(&self.state, State::Gone(fate) if fate.is_loss())
+    }
+
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.state, State::Active(_))
     }
@@ -121,37 +134,46 @@ impl Member {
 }
 
 impl Members {
-    /// Admits `count` ranks of a new host: the lowest free ids, each in its first life. `None` where fewer than `count`
-    /// of the run's `world` ids are free.
+    /// Admits `count` ranks of a new host: the lowest free ids below `below`. With `again` those of the dead are free too,
+    /// for their next lives. `None` where fewer than `count` are free.
     pub(crate) fn admit(
         &mut self,
-        session: SessionId,
-        link: HostLink,
+        (session, link): (SessionId, HostLink),
         count: u32,
-        world: u32,
+        (below, again): (u32, bool),
     ) -> Option<Vec<(Rank, Incarnation)>> {
-        let free = (0..world).map(Rank).filter(|rank| !self.by_rank.contains_key(rank));
-        let ranks: Vec<Rank> = free.take(count as usize).collect();
+        let free = |rank: &Rank| self.by_rank.get(rank).is_none_or(|member| again && member.is_gone());
+        let ranks: Vec<Rank> = (0..below).map(Rank).filter(free).take(count as usize).collect();
         if ranks.len() < count as usize {
             return None;
         }
-        let incarnation = Incarnation(1);
-        for &rank in &ranks {
-            let member = Member {
-                rank,
-                incarnation,
-                session,
-                state: State::Starting,
-                seen: None,
-                doubt: None,
-                step: 0,
-                missed: 0,
-                past: Past::default(),
-            };
-            self.by_rank.insert(rank, member);
-        }
-        self.hosts.insert(session, HostLink { ranks: ranks.clone(), ..link });
-        Some(ranks.into_iter().map(|rank| (rank, incarnation)).collect())
+        let begin = |&rank: &Rank| (rank, self.begin((rank, session), State::Starting, link.seen));
+        let ids = ranks.iter().map(begin).collect();
+        self.hosts.insert(session, HostLink { ranks, ..link });
+        Some(ids)
+    }
+
+    /// The next life of a rank, behind that session.
+    pub(crate) fn begin(&mut self, (rank, session): (Rank, SessionId), state: State, now: Time) -> Incarnation {
+        let before = self.by_rank.get(&rank);
+        let incarnation = Incarnation(before.map_or(0, |member| member.incarnation.0).saturating_add(1));
+        let mut past = before.map_or(Past::default(), |member| member.past);
+        past.flaps.born(now);
+        let member = Member {
+            rank,
+            incarnation,
+            session,
+            state,
+            seen: None,
+            doubt: None,
+            step: 0,
+            missed: 0,
+            returns: false,
+            leaving: None,
+            past,
+        };
+        self.by_rank.insert(rank, member);
+        incarnation
     }
 
     /// A rank comes into the run, with no consensus yet.
@@ -166,11 +188,13 @@ impl Members {
     }
 
     /// A rank's life is over. Whether it was in the run.
-    pub(crate) fn leave(&mut self, rank: Rank, fate: &Fate) -> bool {
+    pub(crate) fn leave(&mut self, rank: Rank, fate: &Fate, now: Time) -> bool {
         let Some(member) = self.by_rank.get_mut(&rank) else { return false };
         let was_in = member.state.is_in_run();
         member.state = State::Gone(fate.clone());
         member.doubt = None;
+        member.leaving = None;
+        member.past.flaps.died(now);
         if was_in {
             self.world.present -= 1;
             if fate.is_loss() {
@@ -227,12 +251,17 @@ impl Members {
 
     /// Whether some life was lost, refused or never began.
     pub(crate) fn any_loss(&self) -> bool {
-        self.iter().any(|member| matches!(&member.state, State::Gone(fate) if fate.is_loss()))
+        self.iter().any(|member| member.past.losses > 0 || member.is_lost())
     }
 
     /// Whether that rank is one of `session`'s, in whatever life.
     pub(crate) fn reached_through(&self, session: SessionId, rank: Rank) -> bool {
         self.get(rank).is_some_and(|member| member.session == session)
+    }
+
+    /// Whether that life of the rank is over and a later one has begun.
+    pub(crate) fn outlived(&self, rank: Rank, incarnation: Incarnation) -> bool {
+        self.get(rank).is_some_and(|member| incarnation < member.incarnation)
     }
 
     /// Whether `session` speaks for that life of that rank.
@@ -253,14 +282,21 @@ mod tests {
     #[test]
     fn admission_gives_the_lowest_free_ids_and_never_half_a_host() {
         let mut members = Members::default();
-        let first = members.admit(SessionId(1), link("a"), 2, 3).expect("room for two");
+        let first = members.admit((SessionId(1), link("a")), 2, (3, false)).expect("room for two");
         assert_eq!(first, [(Rank(0), Incarnation(1)), (Rank(1), Incarnation(1))]);
-        assert_eq!(members.admit(SessionId(2), link("b"), 2, 3), None);
-        let last = members.admit(SessionId(3), link("c"), 1, 3).expect("room for one");
+        assert_eq!(members.admit((SessionId(2), link("b")), 2, (3, false)), None);
+        let last = members.admit((SessionId(3), link("c")), 1, (3, false)).expect("room for one");
         assert_eq!(last, [(Rank(2), Incarnation(1))]);
         assert!(members.speaks_for(SessionId(3), Rank(2), Incarnation(1)));
         assert!(!members.speaks_for(SessionId(1), Rank(2), Incarnation(1)));
         assert!(!members.speaks_for(SessionId(3), Rank(2), Incarnation(2)));
+        // A dead rank's id goes to its next life, in its next incarnation.
+        members.leave(Rank(1), &Fate::Failed { error: "x".into() }, Time(5));
+        assert_eq!(members.admit((SessionId(4), link("d")), 1, (3, false)), None);
+        let again = members.admit((SessionId(4), link("d")), 2, (9, true)).expect("room");
+        assert_eq!(again, [(Rank(1), Incarnation(2)), (Rank(3), Incarnation(1))]);
+        assert!(members.outlived(Rank(1), Incarnation(1)) && !members.outlived(Rank(1), Incarnation(2)));
+        members.remove_host(SessionId(4));
         let hosts: Vec<SessionId> = members.hosts().map(|(session, _)| session).collect();
         assert_eq!(hosts, [SessionId(1), SessionId(3)]);
     }

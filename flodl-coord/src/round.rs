@@ -1,7 +1,7 @@
 //! One average, from `RequestParams` to its commit: who takes part, what has come, and what is still missing.
 
 use crate::gate::list;
-use crate::members::{Members, State};
+use crate::members::Members;
 use core::fmt;
 use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::record::Reason;
@@ -31,6 +31,17 @@ pub(crate) struct RoundPart {
     pub(crate) steps: Option<u64>,
     /// Its answer.
     pub(crate) ack: Option<SyncAck>,
+    /// It is out of the round: nothing more is expected of it.
+    pub(crate) out: Option<Out>,
+}
+
+/// How a rank came to be out of a round.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Out {
+    /// Its life ended; was it its own doing?
+    Dead { brought_itself_down: bool },
+    /// The link to its host broke, and what was on its way through it is lost.
+    Cut,
 }
 
 /// Why a round does not commit yet.
@@ -60,7 +71,7 @@ impl OpenRound {
         let mut parts: BTreeMap<Rank, RoundPart> = taking
             .map(|member| {
                 let part = if member.is_active() { Part::Contribute } else { Part::Receive };
-                (member.rank, RoundPart { incarnation: member.incarnation, part, steps: None, ack: None })
+                (member.rank, RoundPart { incarnation: member.incarnation, part, steps: None, ack: None, out: None })
             })
             .collect();
         if let Some(source) = parts.values_mut().next().filter(|_| !consensus) {
@@ -81,12 +92,10 @@ impl OpenRound {
     ///
     /// # Errors
     /// What is missing.
-    pub(crate) fn finished(&self, members: &Members) -> Result<&Folded, Unfinished> {
-        let alive = |rank: &Rank| {
-            members.get(*rank).is_some_and(|m| !matches!(m.state, State::Gone(_) | State::Detached { .. }))
-        };
+    pub(crate) fn finished(&self) -> Result<&Folded, Unfinished> {
         let missing = |lacks: fn(&RoundPart) -> bool| -> Vec<Rank> {
-            self.parts.iter().filter(|(rank, part)| lacks(part) && alive(rank)).map(|(&rank, _)| rank).collect()
+            let expected = self.parts.iter().filter(|(_, part)| part.out.is_none() && lacks(part));
+            expected.map(|(&rank, _)| rank).collect()
         };
         let Some(folded) = &self.folded else {
             let missing = missing(|part| part.steps.is_none());
@@ -102,8 +111,8 @@ impl OpenRound {
     }
 
     /// Whose word or contribution is missing, as far as it is known whose.
-    pub(crate) fn waited_for(&self, members: &Members) -> Vec<Rank> {
-        match self.finished(members) {
+    pub(crate) fn waited_for(&self) -> Vec<Rank> {
+        match self.finished() {
             Ok(_) => Vec::new(),
             Err(Unfinished::Snapshots { missing } | Unfinished::Acks { missing }) => missing,
             Err(Unfinished::Fold { waits_for }) => waits_for.map(|(rank, _)| rank).into_iter().collect(),

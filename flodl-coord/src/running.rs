@@ -5,13 +5,14 @@
 //! Invariants: a rank that is `Training` holds leases of the open window and of no other; outside a round nobody's samples
 //! are in one; an epoch is left only when every position of it is committed or set aside.
 
+use crate::agreement::Lists;
 use crate::context::Context;
 use crate::formation::Agreed;
 use crate::gate::{self, Hold};
 use crate::id;
 use crate::ledger::Ledger;
 use crate::members::{Member, State, Work, World};
-use crate::round::OpenRound;
+use crate::round::{OpenRound, Out};
 use crate::{Breach, Deadlines, Fate, TooManyLost};
 use core::time::Duration;
 use flodl_elche::{Cadence, WindowSample};
@@ -39,6 +40,8 @@ pub(crate) struct Running {
     pub(crate) stopping: Option<Stopping>,
     /// The longest round so far.
     pub(crate) longest_round: Duration,
+    /// Lists of tensors of those who would join.
+    pub(crate) lists: Lists,
 }
 
 /// Why a run ends before its time.
@@ -106,6 +109,7 @@ impl Running {
         agreed.speeds.iter().for_each(|&(rank, speed)| scheduler.expect(id::slot(rank), speed));
         let ledger = Ledger::new(agreed.epoch_len, agreed.epochs, agreed.batch_size);
         let round = open_round(ctx, Round(0), false);
+        let lists = Lists::of(agreed.agreement.manifest, agreed.tensors.clone());
         Running {
             agreed,
             scheduler,
@@ -119,6 +123,7 @@ impl Running {
             rates: BTreeMap::new(),
             stopping: None,
             longest_round: Duration::ZERO,
+            lists,
         }
     }
 
@@ -247,20 +252,23 @@ impl Running {
 
     /// Who has kept the open round waiting past its ceiling: somebody that is alive and neither contributes nor answers.
     pub(crate) fn overdue(&mut self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
-        let due = self.deadline(&ctx.deadlines).is_some_and(|at| ctx.now >= at);
+        let due = self.round_deadline(&ctx.deadlines).is_some_and(|at| ctx.now >= at);
         let Cycle::Round(open) = &mut self.cycle else { return Vec::new() };
         if !due {
             return Vec::new();
         }
         let still = ctx.now.since(open.requested);
-        let late: Vec<_> =
-            open.waited_for(ctx.members).into_iter().map(|rank| (rank, Fate::Stalled { still })).collect();
+        let late: Vec<_> = open.waited_for().into_iter().map(|rank| (rank, Fate::Stalled { still })).collect();
         open.nobody_late = late.is_empty();
         late
     }
 
-    /// When [`Running::overdue`] has something to say.
+    /// When something here is overdue.
     pub(crate) fn deadline(&self, deadlines: &Deadlines) -> Option<Time> {
+        self.round_deadline(deadlines).into_iter().chain(self.lists.deadline()).min()
+    }
+
+    fn round_deadline(&self, deadlines: &Deadlines) -> Option<Time> {
         match &self.cycle {
             Cycle::Round(open) if !open.nobody_late => {
                 Some(open.requested.plus(deadlines.round_ceiling(self.longest_round)))
@@ -275,7 +283,7 @@ impl Running {
             return;
         }
         self.stopping = Some(why);
-        if matches!(self.cycle, Cycle::Window) {
+        if matches!(self.cycle, Cycle::Window) && ctx.members.iter().any(Member::takes_part) {
             self.request_params(ctx);
         }
     }
@@ -286,21 +294,28 @@ impl Running {
     }
 
     /// A rank's life is over: its samples go back, plans and the open round go on without it.
-    ///
-    /// In an open round its whole contribution may be folded already, even where its word of the snapshot got lost: what
-    /// it has trained waits for the fold's verdict.
     pub(crate) fn lose(&mut self, ctx: &mut Context<'_>, rank: Rank, fate: &Fate) {
-        if let Cycle::Round(open) = &self.cycle
-            && open.parts.get(&rank).is_some_and(|part| part.part == Part::Contribute)
-        {
-            self.ledger.enter_round_at_death(rank, open.id);
-        }
-        self.ledger.release(rank, fate.brought_itself_down());
+        let brought_itself_down = fate.brought_itself_down();
+        self.out_of_round(rank, Out::Dead { brought_itself_down });
+        self.ledger.release(rank, brought_itself_down);
         self.scheduler.leave(id::slot(rank));
         if matches!(self.cycle, Cycle::Window) {
             self.extend(ctx);
         }
         self.tell_quarantine(ctx);
+    }
+
+    /// Nothing more is expected of a rank in the open round. Its whole contribution may be folded already, even where its
+    /// word of the snapshot got lost: what it has trained waits for the fold's verdict.
+    pub(crate) fn out_of_round(&mut self, rank: Rank, out: Out) {
+        if let Cycle::Round(open) = &mut self.cycle
+            && let Some(part) = open.parts.get_mut(&rank).filter(|part| part.out.is_none())
+        {
+            part.out = Some(out);
+            if part.part == Part::Contribute {
+                self.ledger.enter_round_at_death(rank, open.id);
+            }
+        }
     }
 
     /// Says which samples are set aside, if any new ones are.
@@ -320,6 +335,11 @@ impl Running {
         if ctx.members.living().next().is_none() {
             return Step::Deserted;
         }
+        if self.stopping.is_none() {
+            self.take_in(ctx);
+        } else if ctx.members.world().present == 0 {
+            return Step::Final;
+        }
         let World { missing, largest, .. } = ctx.members.world();
         if let Err(lost) = ctx.config.membership.max_failure.bears(missing, largest)
             && self.stopping.is_none()
@@ -333,12 +353,13 @@ impl Running {
             return Step::Expel(astray);
         }
         match &self.cycle {
-            Cycle::Round(open) => match open.finished(ctx.members) {
+            Cycle::Round(open) => match open.finished() {
                 Ok(_) => self.close_round(ctx),
                 Err(unfinished) => Step::Hold(Reason::from(&unfinished)),
             },
             Cycle::Window => match gate::ready(ctx.members, self.window, self.ledger.level()) {
                 Ok(_) => self.request_params(ctx),
+                // Joiners get the consensus by a round that nobody adds to.
                 Err(Hold::NobodyActive) => self.request_params(ctx),
                 Err(hold @ Hold::NothingMoved { available, .. }) => self.replan(ctx, available, &hold),
                 Err(hold) => Step::Hold(Reason::from(&hold)),

@@ -8,7 +8,7 @@ use common::root::run;
 use common::{Fault, Kind, MS, Odds, Scenario, scenario};
 use flodl_coord::MaxFailure;
 use flodl_elche::Mode;
-use flodl_wire::{Rank, Time, Version};
+use flodl_wire::{Incarnation, Rank, Time, Version};
 use proptest::prelude::*;
 
 fn fault(at_ms: u64, rank: u32, kind: Kind) -> Fault {
@@ -154,6 +154,58 @@ fn the_loss_that_is_one_too_many_ends_the_run_and_saves_it() {
 }
 
 #[test]
+fn a_dead_rank_that_its_host_starts_again_is_back_in_the_run() {
+    let faults = vec![fault(700, 1, Kind::Signal(9))];
+    let outcome = run(Scenario { faults, restarts: 1, epochs: 20, ..scenario(&[8, 20, 32]) });
+    outcome.assert_exact((20, 8000));
+    assert_eq!((outcome.exit, outcome.deaths.len()), (Some(3), 1));
+    assert_eq!(outcome.joined, [(Rank(1), Incarnation(2))]);
+    let said = outcome.sentences.last().map(String::as_str);
+    assert_eq!(said, Some("every epoch is done, lost and back again: rank 1"));
+}
+
+#[test]
+fn a_run_whose_last_rank_died_waits_for_its_next_life_and_goes_on() {
+    for fault in [fault(4, 0, Kind::Signal(9)), fault(300, 0, Kind::Signal(11)), fault(300, 0, Kind::Fails)] {
+        let outcome = run(Scenario { faults: vec![fault], restarts: 1, ..scenario(&[10]) });
+        outcome.assert_exact((3, 8000));
+        assert_eq!((outcome.exit, outcome.joined.len()), (Some(3), 1), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_back_does_not_count_as_missing() {
+    // Two deaths of the same rank, seconds apart: never two missing at a time.
+    let faults = vec![fault(500, 1, Kind::Signal(9)), fault(6000, 1, Kind::Signal(9))];
+    let max_failure = MaxFailure::Absolute(2);
+    let outcome = run(Scenario { faults, restarts: 5, max_failure, epochs: 60, ..scenario(&[8, 20, 32]) });
+    outcome.assert_exact((60, 8000));
+    assert_eq!((outcome.exit, outcome.deaths.len(), outcome.joined.len()), (Some(3), 2, 2));
+}
+
+#[test]
+fn hosts_come_into_a_run_that_has_begun_and_train() {
+    let alone = run(Scenario { epochs: 20, ..scenario(&[20]) });
+    let outcome = run(Scenario { late: vec![(500, 2), (700, 1)], epochs: 20, ..scenario(&[20]) });
+    outcome.assert_exact((20, 8000));
+    assert_eq!((outcome.exit, outcome.deaths.len()), (Some(0), 0));
+    assert_eq!(outcome.joined.iter().map(|(rank, _)| rank.0).collect::<Vec<_>>(), [1, 2, 3]);
+    let (fast, slow) = (outcome.ended.as_secs_f64(), alone.ended.as_secs_f64());
+    assert!(fast < 0.25 * slow, "three ranks of twice the speed help: {fast} s against {slow} s");
+}
+
+#[test]
+fn a_host_that_leaves_by_plan_costs_nothing() {
+    let outcome = run(Scenario { leaves: vec![(700, 2)], hosts: 2, epochs: 8, ..scenario(&[8, 20, 32, 9]) });
+    outcome.assert_exact((8, 8000));
+    assert_eq!((outcome.exit, outcome.told_repeats, outcome.deaths.len()), (Some(0), 0, 0));
+    assert_eq!(outcome.left, [Rank(2), Rank(3)]);
+    let everybody = run(Scenario { leaves: vec![(700, 0)], epochs: 8, ..scenario(&[8, 20]) });
+    everybody.assert_honest();
+    assert_eq!((everybody.exit, everybody.saved), (Some(4), everybody.version), "none left: saved");
+}
+
+#[test]
 fn a_checkpoint_that_cannot_be_written_is_no_success() {
     for (stops_at_ms, says) in [(vec![], "every epoch is done"), (vec![700], "stopped on request")] {
         let outcome = run(Scenario { save_fails: true, stops_at_ms, ..scenario(&[8, 20]) });
@@ -239,6 +291,9 @@ prop_compose! {
         stops_at_ms in prop_oneof![3 => Just(vec![]), 1 => prop::collection::vec(0u64..1500, 1..3)],
         odds in prop_oneof![Just(Odds::default()), odds()],
         (save_fails, seed) in (prop::bool::weighted(0.1), any::<u64>()),
+        restarts in prop_oneof![Just(0u32), 1u32..3],
+        late in prop_oneof![2 => Just(vec![]), 1 => prop::collection::vec((0u64..1500, 1u32..3), 1..3)],
+        leaves in prop_oneof![2 => Just(vec![]), 1 => prop::collection::vec((0u64..1500, 0u32..6), 1..3)],
         max_failure in prop_oneof![
             3 => Just(MaxFailure::None),
             1 => (1u32..4).prop_map(MaxFailure::Absolute),
@@ -250,7 +305,13 @@ prop_compose! {
         let faults = faults.map(|(at_ms, rank, kind, folded)| Fault { at_ms, rank, kind, folded }).collect();
         let mode = if sync { Mode::CpuSync } else { Mode::CpuCadence };
         let (epochs, stops) = (2, stops_at_ms);
+        let lives = (restarts, late, leaves);
+        let (restarts, late, leaves) = lives;
+        let leaves = leaves.into_iter().filter(|leave| leave.1 < ranks).collect();
         Scenario {
+            restarts,
+            late,
+            leaves,
             mode, epochs, batch_size, samples, batch_ms, hosts, faults, stops_at_ms: stops, odds, save_fails, max_failure, seed,
         }
     }
@@ -258,9 +319,10 @@ prop_compose! {
 
 /// What the exit status promises.
 fn assert_kept(outcome: &Outcome, scenario: &Scenario) {
-    let all_gone = outcome.deaths.len() == scenario.batch_ms.len();
-    let limit = scenario.max_failure.limit(scenario.batch_ms.len() as u32);
-    let too_many = limit.is_some_and(|limit| outcome.deaths.len() >= limit as usize);
+    let gone = outcome.deaths.len() + outcome.left.len();
+    // Whoever leaves before the start has not been in the run.
+    let all_gone = gone >= scenario.batch_ms.len() || !scenario.leaves.is_empty();
+    let too_many = scenario.max_failure != MaxFailure::None && !outcome.deaths.is_empty();
     match outcome.exit {
         Some(exit @ (0 | 3)) => {
             outcome.assert_exact((scenario.epochs, scenario.samples));

@@ -2,6 +2,7 @@
 
 use crate::rank::why;
 use crate::text::{count, plain, ranks};
+use flodl_wire::Incarnation;
 use flodl_wire::message::record::{Event, EventKind};
 
 /// What `event` says to a person, on one line; `None` for those that come with every window.
@@ -45,6 +46,10 @@ pub fn describe(event: &Event) -> Option<String> {
         EventKind::Quarantined { samples, .. } => {
             format!("{} set aside and not trained{}", count(*samples, "sample"), because())
         }
+        EventKind::RankJoined { rank, incarnation: Incarnation(1) } => format!("{rank} joined the run"),
+        EventKind::RankJoined { rank, incarnation } => format!("{rank} is back in the run ({incarnation})"),
+        EventKind::RankLeft { rank } => format!("{rank} leaves the run{}", because()),
+        EventKind::HostBack { host } => format!("host {} is back", plain(&host.name())),
         EventKind::RunEnded { exit } if event.reason.is_some() => {
             format!("the run ends with exit status {exit}: {}", why())
         }

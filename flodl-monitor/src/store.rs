@@ -161,6 +161,8 @@ impl Store {
             | EventKind::RankFinished { .. }
             | EventKind::Death { .. }
             | EventKind::HostJoined { .. }
+            | EventKind::RankJoined { .. }
+            | EventKind::RankLeft { .. }
             | EventKind::Formed { .. } => self.membership(at, &event.kind, reason),
             EventKind::WindowPlanned { epoch, quotas, .. } => self.planned(at, *epoch, quotas),
             EventKind::RoundCommitted { round, version, committed, repeats, digests_equal, .. } => {
@@ -187,6 +189,7 @@ impl Store {
                 self.outcome.why = reason.map(|reason| why(Some(reason)));
             }
             EventKind::HostLost { .. }
+            | EventKind::HostBack { .. }
             | EventKind::PlanChanged
             | EventKind::RoundRequested { .. }
             | EventKind::Stall
@@ -204,6 +207,8 @@ impl Store {
                 self.formed = Some(ranks.len());
                 ranks.iter().for_each(|&rank| self.activate(rank, at));
             }
+            EventKind::RankJoined { rank, .. } => self.rank(*rank).state = State::Ready,
+            EventKind::RankLeft { rank } => self.rank(*rank).active.end(at),
             EventKind::RankRefused { rank } => {
                 self.rank(*rank).state = State::Refused { why: why(reason) };
                 self.refused.add(*rank, why(reason));

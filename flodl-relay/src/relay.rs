@@ -6,6 +6,7 @@
 //! Sans-IO: [`Relay::handle`], then [`Relay::poll`] until `None`; [`Relay::next_deadline`] says when [`Input::Tick`] is due.
 
 mod event;
+mod lives;
 
 pub use event::{Closing, Input, Output, Place, RelayError, Warning};
 
@@ -17,15 +18,25 @@ use flodl_wire::handshake::Channel;
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
 use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::{Admit, LayoutSizes};
-use flodl_wire::message::report::ExitStatus;
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Incarnation, Rank, Round, SessionId, Time, Version};
+use lives::{Life, Process};
 use std::collections::{BTreeMap, VecDeque};
+
+/// What a relay does of itself.
+#[derive(Copy, Clone, Debug, Default)]
+struct Intent {
+    /// How often it starts each of its ranks again.
+    restarts: u32,
+    /// It goes: its ranks are to end, and then it does.
+    leaving: bool,
+}
 
 /// The control of one host.
 #[derive(Debug)]
 pub struct Relay {
     patience: Duration,
+    intent: Intent,
     routes: Routes,
     session: Option<SessionId>,
     lives: BTreeMap<Rank, Life>,
@@ -38,39 +49,6 @@ pub struct Relay {
     stage: Stage,
     strays: u64,
     out: VecDeque<Output>,
-}
-
-/// One rank of this host.
-#[derive(Debug)]
-struct Life {
-    incarnation: Incarnation,
-    process: Process,
-    /// It said `Finished`: the end of its connections is as it should be.
-    finished: bool,
-    /// The controller knows that it is gone.
-    gone: bool,
-    /// It had a data connection, whose end takes it out of the fold, behind the last chunk.
-    had_data: bool,
-}
-
-#[derive(Debug)]
-enum Process {
-    /// Ordered, started or not.
-    Live,
-    /// It has ended; told once its connections have ended too, so that its last words come first, or at that time.
-    Ended { status: ExitStatus, last_lines: String, tell_at: Time },
-    /// The controller knows.
-    Told,
-}
-
-impl Life {
-    fn new(incarnation: Incarnation) -> Life {
-        Life { incarnation, process: Process::Live, finished: false, gone: false, had_data: false }
-    }
-
-    fn is_live(&self) -> bool {
-        matches!(self.process, Process::Live)
-    }
 }
 
 /// The round whose result is passed on.
@@ -102,6 +80,7 @@ impl Relay {
     pub fn new(patience: Duration, now: Time) -> Relay {
         Relay {
             patience,
+            intent: Intent::default(),
             routes: Routes::default(),
             session: None,
             lives: BTreeMap::new(),
@@ -114,6 +93,12 @@ impl Relay {
             strays: 0,
             out: VecDeque::new(),
         }
+    }
+
+    /// The same, which starts each of its ranks again up to so many times.
+    #[must_use]
+    pub fn restarting(self, restarts: u32) -> Relay {
+        Relay { intent: Intent { restarts, ..self.intent }, ..self }
     }
 
     /// Takes one input. Afterwards every output is to be taken with [`Relay::poll`].
@@ -137,6 +122,7 @@ impl Relay {
                 }
             }
             Input::Fold(output) => self.fold_says(output),
+            Input::Leave => self.leave(),
             Input::Tick => {}
         }
         self.tell_exits(now);
@@ -240,7 +226,10 @@ impl Relay {
                     self.kill_where(|routes, rank, life| !life.finished && routes.control(rank).is_none());
                 }
             }
+            Control::Restart { rank, incarnation } => self.restart(rank, incarnation),
             Control::Heartbeat
+            | Control::ControllerLost
+            | Control::ControllerBack
             | Control::Admitted(_)
             | Control::SendManifest
             | Control::Window(_)
@@ -257,22 +246,7 @@ impl Relay {
         }
         let (world_size, local_world_size) = (admit.world_size, u32::try_from(admit.ids.len()).unwrap_or(u32::MAX));
         for (local_rank, &(rank, incarnation)) in (0..).zip(&admit.ids) {
-            self.routes.expect(rank, incarnation);
-            self.lives.insert(rank, Life::new(incarnation));
-            self.out.push_back(Output::Start {
-                rank,
-                incarnation,
-                place: Place { local_rank, local_world_size, world_size },
-            });
-        }
-    }
-
-    fn started(&mut self, rank: Rank, incarnation: Incarnation, pid: u32) {
-        self.tell(&HostReport::RankUp { rank, incarnation, pid });
-        // It may have been condemned while it was being started.
-        let killing = matches!(self.stage, Stage::Killing { .. });
-        if self.life(rank, incarnation).is_some_and(|life| life.gone || killing) {
-            self.out.push_back(Output::Kill { rank, incarnation });
+            self.begin(rank, Life::first(incarnation, Place { local_rank, local_world_size, world_size }));
         }
     }
 
@@ -404,39 +378,10 @@ impl Relay {
         }
     }
 
-    /// Tells the coordinator of processes that have ended, once nothing more comes from them.
-    fn tell_exits(&mut self, now: Time) {
-        let mut told = Vec::new();
-        for (&rank, life) in &mut self.lives {
-            let silent = self.routes.control(rank).is_none() && self.routes.data(rank).is_none();
-            if matches!(life.process, Process::Ended { tell_at, .. } if silent || tell_at <= now)
-                && let Process::Ended { status, last_lines, .. } = core::mem::replace(&mut life.process, Process::Told)
-            {
-                let incarnation = life.incarnation;
-                told.push((rank, incarnation, HostReport::RankExited { rank, incarnation, status, last_lines }));
-            }
-        }
-        for (rank, incarnation, report) in told {
-            self.tell(&report);
-            self.forget(rank, incarnation);
-        }
-    }
-
-    /// A life whose process is gone: it is out of the fold and the routes.
-    fn forget(&mut self, rank: Rank, incarnation: Incarnation) {
-        let Some(life) = self.life(rank, incarnation) else { return };
-        life.process = Process::Told;
-        life.gone = true;
-        if !life.had_data {
-            self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::Dead }));
-        }
-        self.close_both(rank);
-        self.routes.forget(rank);
-    }
-
     fn tick(&mut self, now: Time) {
         let all_ended = self.lives.values().all(|life| matches!(life.process, Process::Told));
         match self.stage {
+            Stage::Running if self.intent.leaving && all_ended => self.end(Ok(())),
             Stage::Running if self.heard.plus(self.patience) <= now => {
                 let why = format!("it was silent for {:.1} s", now.since(self.heard).as_secs_f64());
                 self.controller_lost(why);

@@ -4,6 +4,7 @@ use super::*;
 use flodl_wire::message::control::{Next, Part};
 use flodl_wire::message::data::{Chunk, Codec};
 use flodl_wire::message::record::Reason;
+use flodl_wire::message::report::ExitStatus;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const LIFE: Incarnation = Incarnation(1);
@@ -24,6 +25,9 @@ fn words(output: &Output) -> String {
                 HostReport::RankLost { rank, error, .. } => format!("up: {rank} lost: {error}"),
                 HostReport::Waiting { rank, chunk, .. } => format!("up: waiting for {rank} chunk {chunk}"),
                 HostReport::Heartbeat => "up: heartbeat".to_owned(),
+                HostReport::WillRestart { rank, .. } => format!("up: {rank} will be restarted"),
+                HostReport::Leaving => "up: leaving".to_owned(),
+                HostReport::RankState(state) => format!("up: {} stands at {:?}", state.rank, state.words),
             },
             kind => format!("up: {kind} of {}", frame.stream),
         },
@@ -36,6 +40,7 @@ fn words(output: &Output) -> String {
         Output::Fold(Order::Close { round }) => format!("fold: close {round}"),
         Output::ToRank { connection, frame } => format!("to {}: {}", connection.0, frame.stream),
         Output::Result { connection, chunk } => format!("to {}: result {}", connection.0, chunk.chunk),
+        Output::Start { rank, incarnation, .. } if *incarnation != LIFE => format!("start {rank} as {incarnation}"),
         Output::Start { rank, place: Place { local_rank, local_world_size, world_size }, .. } => {
             format!("start {rank} as {local_rank} of {local_world_size} here and {world_size} in all")
         }
@@ -313,4 +318,46 @@ fn nonsense_of_the_controller_is_passed_over_with_a_warning() {
     );
     let up = Data::Absent { round: Round(0), from_chunk: 0, why: AbsentWhy::Empty };
     assert!(give(&mut relay, Input::Result(up))[0].contains("a data message that is no result"));
+}
+
+#[test]
+fn a_rank_that_ended_is_started_again_when_the_controller_says_so() {
+    let mut relay = Relay::new(PATIENCE, Time::ZERO).restarting(1);
+    let admit = Control::Admit(Admit { session: SESSION, ids: vec![(Rank(4), LIFE)], world_size: 9 });
+    order(&mut relay, Stream::Host, &admit, Time::ZERO);
+    let started = |incarnation| Input::Started { rank: Rank(4), incarnation, pid: 7 };
+    assert_eq!(give(&mut relay, started(LIFE)), ["up: rank 4 is process 7", "up: rank 4 will be restarted"]);
+    exited(&mut relay, 4, ExitStatus::Code(1));
+    let again = Control::Restart { rank: Rank(4), incarnation: Incarnation(2) };
+    assert_eq!(order(&mut relay, Stream::Host, &again, Time::ZERO), ["start rank 4 as incarnation 2"]);
+    assert_eq!(give(&mut relay, started(Incarnation(2))), ["up: rank 4 is process 7"], "once is all");
+    assert!(relay.routes().expects(Rank(4)));
+    let stranger = Control::Restart { rank: Rank(5), incarnation: Incarnation(2) };
+    let said = order(&mut relay, Stream::Host, &stranger, Time::ZERO);
+    assert!(said[0].starts_with("warn: the controller sent a restart"), "{said:?}");
+}
+
+#[test]
+fn the_next_life_begins_when_the_last_process_is_gone() {
+    let mut relay = relay();
+    let again = Control::Restart { rank: Rank(4), incarnation: Incarnation(2) };
+    assert_eq!(order(&mut relay, Stream::Host, &again, Time::ZERO), ["kill rank 4"]);
+    closed(&mut relay, 40);
+    closed(&mut relay, 41);
+    let said = exited(&mut relay, 4, ExitStatus::Signal(9));
+    assert_eq!(said.last().map(String::as_str), Some("start rank 4 as incarnation 2"), "{said:?}");
+}
+
+#[test]
+fn a_host_that_leaves_ends_when_its_ranks_have() {
+    let mut relay = relay();
+    assert_eq!(give(&mut relay, Input::Leave), ["up: leaving"]);
+    assert_eq!(give(&mut relay, Input::Leave), [""; 0], "once");
+    for rank in [4, 6] {
+        says(&mut relay, rank, u64::from(rank) * 10, &FINISHED);
+        closed(&mut relay, u64::from(rank) * 10);
+        closed(&mut relay, u64::from(rank) * 10 + 1);
+        let said = exited(&mut relay, rank, ExitStatus::Code(0));
+        assert_eq!(said.last().is_some_and(|last| last == "end"), rank == 6, "{said:?}");
+    }
 }

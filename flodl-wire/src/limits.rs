@@ -33,6 +33,9 @@ pub const MANIFEST_PART: usize = 1024;
 /// Bytes of the lines that a relay quotes from a rank's output.
 pub const LAST_LINES: usize = 16 << 10;
 
+/// Reports of a rank that its relay repeats after a lost link.
+pub const RANK_WORDS: usize = 64;
+
 /// Frames under one key. The next one is sealed under the key that follows.
 pub const FRAMES_PER_KEY: u64 = 1 << 32;
 

@@ -7,7 +7,7 @@ use crate::dataset::Dataset;
 use crate::reduce::{CpuReduce, ManifestError, ReduceError};
 use crate::session::{
     BatchOrder, Contribution, End, Failure, Identity, Input, Lost, Output, ResultWhole, Session, SnapshotTaken,
-    Trained, Violation,
+    Trained, Violation, WarmUp,
 };
 use crate::trainee::{Fault, LrPosition, StepContext, Trainee};
 use core::time::Duration;
@@ -354,6 +354,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
         let total = run.epochs.saturating_mul(run.epoch_len.div_ceil(u64::from(run.batch_size)));
         let position = LrPosition { batch: order.lr_position, total };
         let lr = user("the learning-rate schedule", || learning_rate((job.schedule)(position), position))?;
+        let lr = lr * order.warm_up.map_or(1.0, WarmUp::factor);
         let at = StepContext { epoch: order.epoch, position, lr };
         let outcome = user("a training step", || job.trainee.step(&batch, &at))?;
         clock.step_done(started, run.emulation.as_ref());

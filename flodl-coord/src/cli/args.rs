@@ -55,6 +55,9 @@ pub(crate) struct RunArgs {
     /// Ranks to start
     #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = ranks(), allow_negative_numbers = true)]
     pub(crate) ranks: u32,
+    /// Start each rank again up to so many times after its end; it waits 1 s, then 2 s, ... up to 60 s before each
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0)]
+    pub(crate) restarts: u32,
     #[command(flatten)]
     pub(crate) training: TrainingArgs,
     #[command(flatten)]
@@ -100,6 +103,9 @@ pub(crate) struct JoinArgs {
     /// Folder for the logs of this host's ranks: new or empty [default: flodl-join-HOST-RUN]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
+    /// Start each rank again up to so many times after its end; it waits 1 s, then 2 s, ... up to 60 s before each
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 3)]
+    pub(crate) restarts: u32,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
 }

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &RunArgs, extensions: Extensions, console: &Console) -> 
     let config = config(&args.training, args.ranks)?;
     let bound = bind("127.0.0.1:0")?;
     let setup = Setup::new(config, &args.training, console)?;
-    let host = local::Host::new(&args.program, args.ranks, &setup)?;
+    let host = local::Host::new(&args.program, (args.ranks, args.restarts), &setup)?;
     Controller::open(setup, bound, false, extensions)?.run(Some(host))
 }
 

@@ -33,12 +33,15 @@ pub(crate) fn join(args: &JoinArgs, console: &Console) -> Result<ExitCode, Failu
             "that address means this machine: from another one, give the controller's address behind the ticket",
         );
     }
+    let (ask_to_leave, leave) = async_channel::bounded(1);
     let config = RelayConfig {
         host: ticket.host_id,
         run_id: ticket.run_id,
         host_key: ticket.host_key.clone(),
         gate_key: ticket.gate_key.clone(),
         agent,
+        restarts: args.restarts,
+        leave: Some(leave),
     };
     let work = async {
         let upstream = dial(&address, &ticket, args.ranks, LOOK_FOR).await.map_err(Failure::failed)?;
@@ -46,10 +49,14 @@ pub(crate) fn join(args: &JoinArgs, console: &Console) -> Result<ExitCode, Failu
     };
     let stopped = async {
         requests.next().await;
+        console.say("leaving: this host's ranks bring in what they have trained; once more ends them at once");
+        // A relay that has ended by now needs no asking.
+        ask_to_leave.send(()).await.ok();
+        requests.next().await;
         Err(Failure::failed("stopped: this host's ranks were ended, and the run goes on without them"))
     };
     smol::block_on(future::or(work, stopped))?;
-    console.say("the run is over");
+    console.say("this host is done");
     Ok(ExitCode::SUCCESS)
 }
 

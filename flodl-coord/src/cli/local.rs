@@ -47,13 +47,24 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The relay of `ranks` ranks that all run `program`.
-    pub(crate) fn new(program: &ProgramArgs, ranks: u32, setup: &Setup) -> Result<Host, Failure> {
+    /// The relay of `ranks` ranks that all run `program`, each started again so many times.
+    pub(crate) fn new(program: &ProgramArgs, (ranks, restarts): (u32, u32), setup: &Setup) -> Result<Host, Failure> {
         let run_id = setup.config.run_id;
         let host = HostId::from_name(NAME).ok_or_else(|| Failure::failed("the host has no name"))?;
         let host_key: HostKey = setup.secret.host_key(run_id, host);
         let agent = agent(program, setup.dir.path(), &setup.console)?;
-        Ok(Host { config: RelayConfig { host, run_id, host_key, gate_key: setup.secret.gate_key(), agent }, ranks })
+        Ok(Host {
+            config: RelayConfig {
+                host,
+                run_id,
+                host_key,
+                gate_key: setup.secret.gate_key(),
+                agent,
+                restarts,
+                leave: None,
+            },
+            ranks,
+        })
     }
 
     /// Starts the relay on a thread of its own.

@@ -181,7 +181,9 @@ impl Driver {
             Err(error) => return self.lose(session, format!("it sent {error}")),
         };
         match edge::speaker(&input) {
-            Some((rank, incarnation)) if !self.core.speaks_for(session, rank, incarnation) => {
+            Some((rank, incarnation))
+                if !self.core.speaks_for(session, rank, incarnation) && !self.core.outlived(rank, incarnation) =>
+            {
                 self.refuse(session, rank, incarnation);
             }
             _ => self.pending.push_back(input),

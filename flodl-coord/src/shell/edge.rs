@@ -36,8 +36,11 @@ pub(crate) fn speaker(input: &Input) -> Option<(Rank, Incarnation)> {
             HostReport::RankUp { rank, incarnation, .. }
             | HostReport::RankExited { rank, incarnation, .. }
             | HostReport::RankNotStarted { rank, incarnation, .. }
-            | HostReport::RankLost { rank, incarnation, .. } => Some((*rank, *incarnation)),
-            HostReport::Waiting { .. } | HostReport::Heartbeat => None,
+            | HostReport::RankLost { rank, incarnation, .. }
+            | HostReport::WillRestart { rank, incarnation } => Some((*rank, *incarnation)),
+            // Whether it may speak for that life is the core's to say: its answer may be `Fenced`.
+            HostReport::RankState(_) => None,
+            HostReport::Waiting { .. } | HostReport::Heartbeat | HostReport::Leaving => None,
         },
         _ => None,
     }

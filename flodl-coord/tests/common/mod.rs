@@ -39,6 +39,12 @@ pub(crate) struct Scenario {
     pub(crate) odds: Odds,
     pub(crate) save_fails: bool,
     pub(crate) max_failure: MaxFailure,
+    /// How often a host starts each of its ranks again.
+    pub(crate) restarts: u32,
+    /// Hosts that come later: when, with how many ranks.
+    pub(crate) late: Vec<(u64, u32)>,
+    /// Hosts, by a rank of theirs, that leave by plan then.
+    pub(crate) leaves: Vec<(u64, u32)>,
     pub(crate) seed: u64,
 }
 
@@ -101,6 +107,12 @@ pub(crate) enum Event {
     },
     Strike(Fault),
     WakesUp(Rank),
+    /// A host comes with so many ranks.
+    Comes(u32),
+    /// The host of that rank leaves by plan.
+    Leaves(Rank),
+    /// That life's process has started.
+    Begins(SessionId, Rank, Incarnation),
 }
 
 pub(crate) struct World {
@@ -114,6 +126,7 @@ pub(crate) struct World {
     pub(crate) open: Option<Open>,
     pub(crate) oracle: Oracle,
     silent_hosts: Vec<SessionId>,
+    sessions: u64,
 }
 
 pub(crate) fn scenario(batch_ms: &[u64]) -> Scenario {
@@ -129,6 +142,9 @@ pub(crate) fn scenario(batch_ms: &[u64]) -> Scenario {
         odds: Odds::default(),
         save_fails: false,
         max_failure: MaxFailure::None,
+        restarts: 0,
+        late: Vec::new(),
+        leaves: Vec::new(),
         seed: 1,
     }
 }
@@ -166,6 +182,7 @@ impl World {
             open: None,
             oracle: Oracle::default(),
             silent_hosts: Vec::new(),
+            sessions: u64::from(hosts),
         }
     }
 
@@ -206,7 +223,8 @@ impl World {
         let at = (now + after_ns).max(puppet.said.0);
         puppet.said = Time(at);
         let session = puppet.session;
-        self.post(at - now, Event::Input(Input::FromRank { session, rank, incarnation: LIFE, report }));
+        let incarnation = self.puppet(rank).life;
+        self.post(at - now, Event::Input(Input::FromRank { session, rank, incarnation, report }));
     }
 
     pub(crate) fn of_host(&mut self, after_ns: u64, rank: Rank, report: HostReport) {
@@ -215,7 +233,8 @@ impl World {
     }
 
     pub(crate) fn exits(&mut self, after_ns: u64, rank: Rank, status: ExitStatus) {
-        let report = HostReport::RankExited { rank, incarnation: LIFE, status, last_lines: String::new() };
+        let incarnation = self.puppet(rank).life;
+        let report = HostReport::RankExited { rank, incarnation, status, last_lines: String::new() };
         self.of_host(after_ns, rank, report);
     }
 
@@ -241,10 +260,15 @@ impl World {
             let host = HostId::from_name(&format!("host{}", session.0)).expect("a name");
             self.post(0, Event::Input(Input::HostConnected { session, host, rank_count }));
         }
-        let samples = self.scenario.samples;
         for rank in self.ranks() {
-            let way = self.way();
-            self.say(way, rank, puppet::ready(samples));
+            let (session, way) = (self.puppet(rank).session, self.way());
+            self.begins(way, session, (rank, LIFE));
+        }
+        for (at_ms, count) in self.scenario.late.clone() {
+            self.post(at_ms * MS, Event::Comes(count));
+        }
+        for (at_ms, rank) in self.scenario.leaves.clone() {
+            self.post(at_ms * MS, Event::Leaves(Rank(rank)));
         }
         for fault in self.scenario.faults.clone() {
             self.post(fault.at_ms * MS, Event::Strike(fault));
@@ -252,6 +276,45 @@ impl World {
         for at_ms in self.scenario.stops_at_ms.clone() {
             self.post(at_ms * MS, Event::Input(Input::Stop));
         }
+    }
+
+    /// A life begins: its host says whether it would start the rank again, and the rank is ready.
+    fn begins(&mut self, after_ns: u64, session: SessionId, (rank, incarnation): (Rank, Incarnation)) {
+        if incarnation.0 <= self.scenario.restarts {
+            let report = HostReport::WillRestart { rank, incarnation };
+            self.post(after_ns, Event::Input(Input::FromHost { session, report }));
+        }
+        let samples = self.scenario.samples;
+        self.say(after_ns, rank, puppet::ready(samples));
+    }
+
+    /// A host may start these: lives that the world does not know yet begin.
+    fn admits(&mut self, session: SessionId, ids: &[(Rank, Incarnation)]) {
+        for &(rank, incarnation) in ids {
+            let known = self.puppets.get(rank.0 as usize).is_some_and(|puppet| puppet.life == incarnation);
+            if !known {
+                self.post(5 * MS, Event::Begins(session, rank, incarnation));
+            }
+        }
+    }
+
+    fn born(&mut self, session: SessionId, rank: Rank, incarnation: Incarnation) {
+        let at = rank.0 as usize;
+        while self.puppets.len() <= at {
+            self.puppets.push(Puppet::new(session));
+            self.scenario.batch_ms.push(10);
+        }
+        self.puppets[at] = Puppet::new(session);
+        self.puppets[at].life = incarnation;
+        let way = self.way();
+        self.begins(way, session, (rank, incarnation));
+    }
+
+    fn comes(&mut self, rank_count: u32) {
+        self.sessions += 1;
+        let session = SessionId(self.sessions);
+        let host = HostId::from_name(&format!("late{}", session.0)).expect("a name");
+        self.coordinator.handle(Input::HostConnected { session, host, rank_count }, self.now);
     }
 
     fn step(&mut self) {
@@ -286,7 +349,8 @@ impl World {
             self.coordinator.handle(Input::FromHost { session, report }, self.now);
             if speaks {
                 let report = Report::Heartbeat { step: 0 };
-                let input = Input::FromRank { session, rank, incarnation: LIFE, report };
+                let incarnation = self.puppet(rank).life;
+                let input = Input::FromRank { session, rank, incarnation, report };
                 self.coordinator.handle(input, self.now);
             }
         }
@@ -301,6 +365,15 @@ impl World {
             }
             Event::Data { rank, round } => self.data(rank, round),
             Event::Strike(fault) => self.strike(&fault),
+            Event::Comes(count) => self.comes(count),
+            Event::Leaves(rank) => {
+                let session = self.puppet(rank).session;
+                if self.puppet(rank).alive && !self.silent_hosts.contains(&session) {
+                    let report = HostReport::Leaving;
+                    self.coordinator.handle(Input::FromHost { session, report }, self.now);
+                }
+            }
+            Event::Begins(session, rank, incarnation) => self.born(session, rank, incarnation),
             Event::WakesUp(rank) => {
                 let held = std::mem::take(&mut self.puppet(rank).held);
                 self.puppet(rank).silent = false;
@@ -315,9 +388,12 @@ impl World {
     /// Whether an input still comes to pass: the dead say nothing, the silent later.
     fn comes_through(&mut self, input: &Input) -> bool {
         match input {
-            Input::FromRank { session, rank, report, .. } => {
+            Input::FromRank { session, rank, incarnation, report } => {
                 let cut = self.silent_hosts.contains(session);
                 let puppet = self.puppet(*rank);
+                if puppet.life != *incarnation {
+                    return false;
+                }
                 let heard = puppet.speaks() && !puppet.hangs && !cut;
                 if let Report::WindowReport(report) = report
                     && puppet.alive
@@ -346,14 +422,16 @@ impl World {
             Kind::Signal(signal) => self.exits(0, rank, ExitStatus::Signal(signal)),
             Kind::Lost | Kind::LostThenSignal(_) => {
                 let error = "end of file".to_owned();
-                self.of_host(0, rank, HostReport::RankLost { rank, incarnation: LIFE, error });
+                let incarnation = self.puppet(rank).life;
+                self.of_host(0, rank, HostReport::RankLost { rank, incarnation, error });
                 if let Kind::LostThenSignal(signal) = fault.kind {
                     self.exits(20 * MS, rank, ExitStatus::Signal(signal));
                 }
             }
             Kind::Fails => {
                 let report = Report::Failed { error: "the loss is not a number".to_owned() };
-                self.coordinator.handle(Input::FromRank { session, rank, incarnation: LIFE, report }, self.now);
+                let incarnation = self.puppet(rank).life;
+                self.coordinator.handle(Input::FromRank { session, rank, incarnation, report }, self.now);
                 self.exits(20 * MS, rank, ExitStatus::Code(1));
             }
             Kind::Silent(for_ms) => {
@@ -382,7 +460,11 @@ impl World {
 
     fn obey(&mut self, output: Output) {
         match output {
-            Output::ToRank { rank, control, .. } => self.rank(rank, control),
+            Output::ToRank { rank, incarnation, control, .. } => {
+                if self.puppet(rank).life == incarnation {
+                    self.rank(rank, control);
+                }
+            }
             Output::Broadcast(control) => {
                 self.root(&control);
                 for rank in self.ranks() {
@@ -397,6 +479,12 @@ impl World {
             }
             Output::Record(flodl_wire::message::record::Body::Event(event)) => {
                 self.oracle.note(event.kind, event.reason);
+            }
+            Output::ToHost { session, control: Control::Admit(admit) } => self.admits(session, &admit.ids),
+            Output::ToHost { session, control: Control::Restart { rank, incarnation } } => {
+                self.puppet(rank).alive = false;
+                self.cut_off(rank, 0);
+                self.post(20 * MS, Event::Begins(session, rank, incarnation));
             }
             Output::Record(_) | Output::ToHost { .. } | Output::Layout(_) | Output::CloseHost { .. } => {}
             Output::End { exit } => self.oracle.outcome.exit = Some(exit),

@@ -3,7 +3,7 @@
 use super::puppet::Since;
 use flodl_wire::message::record::{EventKind, Reason};
 use flodl_wire::message::report::FoldedPart;
-use flodl_wire::{Epoch, Rank, Time, Version};
+use flodl_wire::{Epoch, Incarnation, Rank, Time, Version};
 use std::collections::BTreeMap;
 
 /// What came of a run.
@@ -24,8 +24,11 @@ pub(crate) struct Outcome {
     pub(crate) deaths: Vec<(Rank, String)>,
     pub(crate) ended: Time,
     pub(crate) sentences: Vec<String>,
-    /// Positions that were set aside, as the sentences say.
     pub(crate) fenced: Vec<Rank>,
+    /// Lives that came into a run that had begun.
+    pub(crate) joined: Vec<(Rank, Incarnation)>,
+    /// Ranks that left by plan.
+    pub(crate) left: Vec<Rank>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +66,8 @@ impl Oracle {
                 outcome.version = Some(version);
             }
             EventKind::Quarantined { samples, .. } => outcome.told_quarantined += samples,
+            EventKind::RankJoined { rank, incarnation } => outcome.joined.push((rank, incarnation)),
+            EventKind::RankLeft { rank } => outcome.left.push(rank),
             EventKind::Death { rank, .. } => outcome.deaths.push((rank, text)),
             EventKind::Alert | EventKind::Stall | EventKind::RankRefused { .. } => outcome.sentences.push(text),
             EventKind::RunEnded { .. } => outcome.sentences.push(text),

@@ -7,7 +7,7 @@ use flodl_coord::Input;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::report::{Folded, FoldedPart, SyncOutcome};
 use flodl_wire::message::{Control, Report};
-use flodl_wire::{Rank, Round};
+use flodl_wire::{Incarnation, Rank, Round};
 use std::collections::BTreeMap;
 
 /// A round at the root.
@@ -27,7 +27,7 @@ impl World {
                 let (round, roster) = (*round, roster.clone());
                 self.open = Some(Open { round, roster, parts: BTreeMap::new(), folded: false });
             }
-            Control::DeclareDead { rank, .. } => self.without(*rank),
+            Control::DeclareDead { rank, incarnation, .. } => self.without(*rank, *incarnation),
             Control::RoundDone { round, outcome, .. } => self.round_done(*round, *outcome),
             _ => {}
         }
@@ -75,13 +75,14 @@ impl World {
 
     fn part_of(&self, rank: Rank, round: Round) -> Option<Part> {
         let open = self.open.as_ref().filter(|open| open.round == round)?;
-        open.roster.iter().find(|entry| entry.rank == rank).map(|entry| entry.part)
+        let life = self.puppets.get(rank.0 as usize)?.life;
+        open.roster.iter().find(|entry| (entry.rank, entry.incarnation) == (rank, life)).map(|entry| entry.part)
     }
 
-    fn without(&mut self, rank: Rank) {
+    fn without(&mut self, rank: Rank, incarnation: Incarnation) {
         if let Some(open) = &self.open
             && !open.parts.contains_key(&rank)
-            && open.roster.iter().any(|entry| entry.rank == rank)
+            && open.roster.iter().any(|entry| (entry.rank, entry.incarnation) == (rank, incarnation))
         {
             self.folds(rank, FoldedPart::None);
         }
@@ -96,9 +97,11 @@ impl World {
         }
         open.folded = true;
         let parts = open.parts.iter();
+        let life =
+            |rank: Rank| open.roster.iter().find(|entry| entry.rank == rank).map_or(LIFE, |entry| entry.incarnation);
         let folded = Folded {
             round: open.round,
-            ranks: parts.map(|(&rank, &(part, _))| (rank, LIFE, part)).collect(),
+            ranks: parts.map(|(&rank, &(part, _))| (rank, life(rank), part)).collect(),
             digest: DIGEST,
             any_mass: open.parts.values().any(|(part, _)| *part != FoldedPart::None),
         };
@@ -106,14 +109,15 @@ impl World {
         let way = self.way();
         self.post(way, Event::Input(Input::Folded(folded)));
         for entry in roster {
-            self.sends_result(entry.rank);
+            self.sends_result(&entry);
         }
     }
 
     /// The result reaches a rank, which answers.
-    fn sends_result(&mut self, rank: Rank) {
+    fn sends_result(&mut self, entry: &RosterEntry) {
+        let rank = entry.rank;
         let Some(round) = self.open.as_ref().map(|open| open.round) else { return };
-        if !self.puppet(rank).alive {
+        if !self.puppet(rank).alive || self.puppet(rank).life != entry.incarnation {
             return;
         }
         let mut answer = ack(round);

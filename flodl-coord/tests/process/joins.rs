@@ -73,7 +73,26 @@ fn a_host_that_is_here_already_and_one_too_many_are_told() {
 }
 
 #[test]
-fn a_host_that_is_ended_takes_its_ranks_along() {
+fn a_host_that_is_asked_to_end_leaves_without_a_loss() {
+    let world = World::new();
+    let mut serve = serve(&world, "-n 2 --epochs 60 --batch-size 16 --step-ms 2");
+    ticket(&world, "a");
+    ticket(&world, "b");
+    let a = world.train("join --ticket ticket-a -n 1", "--samples 800");
+    let b = world.train("join --ticket ticket-b -n 1", "--samples 800");
+    serve.says("the run starts with");
+    b.signal(rustix::process::Signal::TERM);
+    b.exits(0).said(&["leaving"]);
+    serve.says("leaves the run");
+    serve.exits(0);
+    a.exits(0);
+    let summary = world.summary("summary.json");
+    assert_eq!((summary.samples_committed, summary.repeats, summary.deaths.len()), (48_000, 0, 0));
+    world.empties_within(std::time::Duration::from_secs(5));
+}
+
+#[test]
+fn a_host_that_is_killed_takes_its_ranks_along() {
     let world = World::new();
     let mut serve = serve(&world, "-n 2 --epochs 4000 --batch-size 16 --step-ms 2 --patience 2");
     ticket(&world, "a");
@@ -81,12 +100,47 @@ fn a_host_that_is_ended_takes_its_ranks_along() {
     let a = world.train("join --ticket ticket-a -n 1", "--samples 1000");
     let b = world.train("join --ticket ticket-b -n 1", "--samples 1000");
     serve.says("the run starts with");
-    b.signal(rustix::process::Signal::TERM);
-    b.exits(1);
+    b.signal(rustix::process::Signal::KILL);
+    b.ends();
     serve.says("died");
     serve.signal(rustix::process::Signal::INT);
     let ended = serve.ends();
     assert!([3, 4].contains(&ended.status.code().expect("by itself")), "{ended:?}");
     a.ends();
     world.empties_within(std::time::Duration::from_secs(5));
+}
+
+#[test]
+fn a_host_joins_a_run_that_has_begun() {
+    let world = World::new();
+    let mut serve = serve(&world, "-n 1 --epochs 60 --batch-size 16 --step-ms 4");
+    ticket(&world, "a");
+    ticket(&world, "b");
+    let a = world.train("join --ticket ticket-a -n 1", "--samples 500");
+    serve.says("the run starts with");
+    let b = world.train("join --ticket ticket-b -n 2", "--samples 500");
+    serve.says("rank 2 joined the run");
+    let ended = serve.exits(0);
+    a.exits(0);
+    b.exits(0);
+    ended.said(&["host b joined with ranks 1-2"]);
+    let summary = world.summary("summary.json");
+    is_exact(&summary, 30_000);
+    assert!(summary.per_rank.len() == 3 && summary.per_rank[1].committed > 0, "{:?}", summary.per_rank);
+}
+
+#[test]
+fn a_late_host_with_another_model_is_refused_by_name() {
+    let world = World::new();
+    let mut serve = serve(&world, "-n 1 --epochs 40 --batch-size 16 --step-ms 4");
+    ticket(&world, "a");
+    ticket(&world, "b");
+    let a = world.train("join --ticket ticket-a -n 1", "--samples 500");
+    serve.says("the run starts with");
+    let b = world.train("join --ticket ticket-b -n 1", "--samples 500 --fault tensors");
+    serve.says("rank 1 is refused");
+    serve.exits(3).said(&["rank 1 has another model than the run: tensor 0", "weight"]);
+    a.exits(0);
+    b.ends();
+    assert_eq!(world.summary("summary.json").samples_committed, 20_000);
 }

@@ -128,3 +128,45 @@ fn g2_hosts_do_not_outlive_a_killed_controller() {
     join.exits(1).said(&["the controller was lost"]);
     world.empties_within(NO_ORPHAN);
 }
+
+#[test]
+fn a_killed_worker_is_started_again_and_is_back_in_the_run() {
+    let world = World::new();
+    let line = "run -n 2 --restarts 2 --epochs 100 --batch-size 16 --step-ms 2 --run-dir run --summary summary.json";
+    let mut run = world.train(line, "--samples 800");
+    commits(&world, 3);
+    signal(world.rank(1).expect("is running"), Signal::KILL);
+    run.says("rank 1 is back in the run (incarnation 2)");
+    let ended = run.exits(3);
+    ended.said(&["rank 1 died", "9"]).said(&["lost and back again: rank 1"]);
+    let summary = world.summary("summary.json");
+    assert_eq!((summary.samples_committed, summary.digests_equal), (80_000, Some(true)));
+    world.empties_within(NO_ORPHAN);
+}
+
+#[test]
+fn the_only_rank_is_waited_for_when_it_is_started_again() {
+    let world = World::new();
+    let line = "run -n 1 --restarts 1 --epochs 60 --batch-size 16 --step-ms 2 --run-dir run --summary summary.json";
+    let run = world.train(line, "--samples 400");
+    commits(&world, 2);
+    signal(world.rank(0).expect("is running"), Signal::KILL);
+    run.exits(3);
+    assert_eq!(world.summary("summary.json").samples_committed, 24_000);
+}
+
+#[test]
+fn too_many_losses_end_the_run_and_save_it() {
+    let world = World::new();
+    let line =
+        "run -n 3 --max-failure 50% --epochs 4000 --batch-size 16 --step-ms 2 --run-dir run --summary summary.json";
+    let mut run = world.train(line, "--samples 800");
+    commits(&world, 3);
+    signal(world.rank(1).expect("is running"), Signal::KILL);
+    run.says("rank 1 died");
+    signal(world.rank(2).expect("is running"), Signal::KILL);
+    let ended = run.exits(4);
+    ended.said(&["2 ranks are missing, and the run ends at 2 (--max-failure 50%)"]);
+    names_its_model(&ended, world.summary("summary.json").version);
+    world.empties_within(NO_ORPHAN);
+}

@@ -28,10 +28,13 @@ fn a_person_reads_what_matters_and_not_what_comes_with_every_window() {
             "nothing moves: rank 1 has 2 of 5 batches",
             "attention: the disk of the run directory is full",
             "10 samples set aside and not trained: positions 40..50 ended 2 ranks",
+            "rank 1 is back in the run (incarnation 2)",
+            "host box is back",
             "rank 1 died: killed by signal 9",
             "host box is lost: nothing heard for 10 s",
             "evaluation on rank 0: accuracy 0.9375, loss 0.2500 over 2000 samples",
             "saved version 1 in runs/a/checkpoints/v1",
+            "rank 0 leaves the run",
         ]
     );
 }

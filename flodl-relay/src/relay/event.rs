@@ -74,6 +74,8 @@ pub enum Input {
     },
     /// The host's fold has something to say; what it sends to the root does not pass here.
     Fold(fold::Output),
+    /// This host is to go: its ranks bring in their work and end, and then the relay does.
+    Leave,
     /// Time has passed.
     Tick,
 }

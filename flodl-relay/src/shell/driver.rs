@@ -95,13 +95,17 @@ where
     executor.spawn(pump(process_events, inputs.clone(), process_input)).detach();
     executor.spawn(send_sums(data_writer, sums, inputs.clone())).detach();
 
+    if let Some(leave) = config.leave.clone() {
+        executor.spawn(pump(leave, inputs.clone(), |()| Input::Leave)).detach();
+    }
+
     let doors = Arc::new(doors_of(&config, patience, generation));
     let keep = Arc::clone(&doors).keep(socket.listener.clone(), Arc::downgrade(&executor), arrived);
     let door_task = executor.spawn(keep);
 
     let clock = Clock::start();
     let mut driver = Driver {
-        relay: Relay::new(patience, clock.time()),
+        relay: Relay::new(patience, clock.time()).restarting(config.restarts),
         clock,
         executor,
         agent,
@@ -261,7 +265,7 @@ impl Driver {
     }
 
     fn launch_of(&self, rank: Rank, incarnation: Incarnation, place: Place) -> Launch {
-        let RelayConfig { host, run_id, host_key, gate_key, agent } = &self.config;
+        let RelayConfig { host, run_id, host_key, gate_key, agent, .. } = &self.config;
         let number = |number: u32| OsString::from(number.to_string());
         let env = vec![
             ("FLODL_RANK", number(rank.0)),

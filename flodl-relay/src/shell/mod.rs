@@ -19,6 +19,7 @@ pub use root::{Consensus, Report, RootGone, RootHandle, SessionEnd, start_root};
 
 use crate::agent::{AgentConfig, AgentError};
 use crate::relay::RelayError;
+use async_channel::Receiver;
 use flodl_wire::io::Link;
 use flodl_wire::secret::{GateKey, HostKey};
 use flodl_wire::{HostId, RunId};
@@ -39,6 +40,10 @@ pub struct RelayConfig {
     pub gate_key: GateKey,
     /// The ranks' program, the guard, the run directory, and where lines go.
     pub agent: AgentConfig,
+    /// How often each rank is started again after its end.
+    pub restarts: u32,
+    /// A message on it asks this host to go.
+    pub leave: Option<Receiver<()>>,
 }
 
 /// The way up: connected and authenticated.

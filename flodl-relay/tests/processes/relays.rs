@@ -88,6 +88,8 @@ pub(crate) fn relay_config(plan: &str, directory: &Path, lines: &Lines) -> Relay
         host_key: secret().host_key(RUN, host()),
         gate_key: secret().gate_key(),
         agent: config(this_program(&["as-rank", plan]), directory, lines),
+        restarts: 0,
+        leave: None,
     }
 }
 

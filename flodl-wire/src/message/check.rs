@@ -6,7 +6,7 @@ use super::record::Reason;
 use super::report::{Evaluation, WindowReport};
 use super::{Control, HostReport, Report};
 use crate::codec::Flaw;
-use crate::limits::{LAST_LINES, MANIFEST_PART, RANKS_MAX};
+use crate::limits::{LAST_LINES, MANIFEST_PART, RANK_WORDS, RANKS_MAX};
 use crate::{Range, Rank};
 
 /// Values that can contradict each other.
@@ -57,7 +57,10 @@ impl Check for Control {
             | Control::ExecuteEval { .. }
             | Control::Heartbeat
             | Control::Fenced { .. }
-            | Control::Shutdown => Ok(()),
+            | Control::Shutdown
+            | Control::ControllerLost
+            | Control::ControllerBack => Ok(()),
+            Control::Restart { rank: id, .. } => rank(*id),
         }
     }
 }
@@ -138,8 +141,14 @@ impl Check for HostReport {
             HostReport::RankUp { rank: id, .. }
             | HostReport::RankNotStarted { rank: id, .. }
             | HostReport::RankLost { rank: id, .. }
+            | HostReport::WillRestart { rank: id, .. }
             | HostReport::Waiting { rank: id, .. } => rank(*id),
-            HostReport::Heartbeat => Ok(()),
+            HostReport::Heartbeat | HostReport::Leaving => Ok(()),
+            HostReport::RankState(state) => {
+                rank(state.rank)?;
+                at_most("what a rank said", state.words.len(), RANK_WORDS)?;
+                state.words.iter().try_for_each(Check::check)
+            }
         }
     }
 }

@@ -75,6 +75,17 @@ pub enum Control {
         /// Why.
         why: Reason,
     },
+    /// To a relay that asked for it: start that rank's process again, as this life.
+    Restart {
+        /// Who.
+        rank: Rank,
+        /// Its new life.
+        incarnation: Incarnation,
+    },
+    /// From a relay to its ranks: the controller is out of reach. What they have trained stays theirs; they wait.
+    ControllerLost,
+    /// From a relay to its ranks: the controller is there again.
+    ControllerBack,
 }
 
 /// One rank's part of a window.

@@ -287,4 +287,21 @@ pub enum EventKind {
         /// How many.
         samples: u64,
     },
+    /// A rank came into a run that had begun.
+    RankJoined {
+        /// Who.
+        rank: Rank,
+        /// Which of its lives.
+        incarnation: Incarnation,
+    },
+    /// A rank leaves the run by plan; what it trained is averaged.
+    RankLeft {
+        /// Who.
+        rank: Rank,
+    },
+    /// A lost host is back, and its ranks with it.
+    HostBack {
+        /// The host.
+        host: HostId,
+    },
 }

@@ -214,6 +214,39 @@ pub enum HostReport {
     },
     /// Alive.
     Heartbeat,
+    /// When that life ends, this relay starts the rank again as soon as it is told to.
+    WillRestart {
+        /// Who.
+        rank: Rank,
+        /// The life that has begun.
+        incarnation: Incarnation,
+    },
+    /// This host goes: its ranks are to bring in what they have trained, and then to end.
+    Leaving,
+    /// After a lost link, once per rank that lives: where it stands.
+    RankState(Box<RankState>),
+}
+
+/// Where a rank stands, as its relay knows it from both directions.
+///
+/// Nothing is sent twice over a link. What the rank said since it last began something new is repeated in `words`,
+/// because it is not known which of it arrived; whoever has heard a word already passes over it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankState {
+    /// Who.
+    pub rank: Rank,
+    /// Which life.
+    pub incarnation: Incarnation,
+    /// The newest window that it was given.
+    pub window: Option<WindowId>,
+    /// The newest round that it was asked to take part in.
+    pub round: Option<Round>,
+    /// Whether it knows how that round ended.
+    pub round_done: bool,
+    /// Whether it has the run's settings.
+    pub admitted: bool,
+    /// What it said since its last window began or its last round ended, in order: no heartbeats, no progress.
+    pub words: Vec<Report>,
 }
 
 /// How a process ended.

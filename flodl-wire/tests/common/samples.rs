@@ -7,7 +7,7 @@ use flodl_wire::message::join::{
     Admit, DatasetInfo, Dtype, Emulation, LayoutSizes, Ready, RunConfig, Section, TensorSpec, TrainerSettings,
 };
 use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{Evaluation, ExitStatus, Received, SyncAck, SyncOutcome, WindowReport};
+use flodl_wire::message::report::{Evaluation, ExitStatus, RankState, Received, SyncAck, SyncOutcome, WindowReport};
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
 
@@ -24,10 +24,11 @@ macro_rules! variants {
 }
 
 variants!(control_name, CONTROL_NAMES, Control: Admit Admitted Refused SendManifest Window ExtendPartition RequestParams
-    RoundDone DeclareDead ExecuteEval Heartbeat Fenced Shutdown ShutdownWithSave);
+    RoundDone DeclareDead ExecuteEval Heartbeat Fenced Shutdown ShutdownWithSave Restart ControllerLost ControllerBack);
 variants!(report_name, REPORT_NAMES, Report: Ready Manifest WindowReport Progress SnapshotReady SyncAck Heartbeat EvalResult
     Finished Failed);
-variants!(host_report_name, HOST_REPORT_NAMES, HostReport: RankUp RankExited RankNotStarted RankLost Waiting Heartbeat);
+variants!(host_report_name, HOST_REPORT_NAMES, HostReport: RankUp RankExited RankNotStarted RankLost Waiting Heartbeat
+    WillRestart Leaving RankState);
 variants!(data_name, DATA_NAMES, Data: Contribution Absent Dropped Consensus);
 variants!(why_name, WHY_NAMES, AbsentWhy: Joining NothingTrained NonFinite Dead LinkLost Stale Empty);
 
@@ -101,6 +102,9 @@ pub fn controls() -> Vec<Control> {
         Control::Fenced { incarnation: Incarnation(1) },
         Control::Shutdown,
         Control::ShutdownWithSave { why: Reason::new("ctrl-c", "stopped by Ctrl-C") },
+        Control::Restart { rank: Rank(3), incarnation: Incarnation(2) },
+        Control::ControllerLost,
+        Control::ControllerBack,
     ]
 }
 
@@ -192,6 +196,17 @@ pub fn host_reports() -> Vec<HostReport> {
         HostReport::RankLost { rank, incarnation, error: "its socket closed".to_owned() },
         HostReport::Waiting { round: Round(5), rank, chunk: 2 },
         HostReport::Heartbeat,
+        HostReport::WillRestart { rank, incarnation },
+        HostReport::Leaving,
+        HostReport::RankState(Box::new(RankState {
+            rank,
+            incarnation,
+            window: Some(WindowId(12)),
+            round: Some(Round(5)),
+            round_done: false,
+            admitted: true,
+            words: vec![Report::WindowReport(Box::default()), sync_ack(SyncOutcome::Incomplete { from_chunk: 3 })],
+        })),
     ]
 }
 

@@ -11,6 +11,12 @@ use flodl_wire::{Round, Time};
 
 impl Session {
     pub(super) fn open_round(&mut self, round: Round, roster: &[RosterEntry], now: Time) -> Result<(), Violation> {
+        let mine = |entry: &&RosterEntry| (entry.rank, entry.incarnation) == (self.me.rank, self.me.incarnation);
+        let part = roster.iter().find(mine).map(|entry| entry.part);
+        if matches!(self.state, State::Forming) && part.is_none() {
+            // A run that has begun goes on while this rank waits to be let in.
+            return Ok(());
+        }
         self.admitted_run("RequestParams")?;
         if let Some(last) = self.newest.round.filter(|&last| last >= round) {
             return Err(Violation::RoundOrder { got: round, last });
@@ -19,8 +25,7 @@ impl Session {
             return Err(self.unexpected("RequestParams"));
         }
         self.newest.round = Some(round);
-        let mine = |entry: &&RosterEntry| (entry.rank, entry.incarnation) == (self.me.rank, self.me.incarnation);
-        let Some(part) = roster.iter().find(mine).map(|entry| entry.part) else { return Ok(()) };
+        let Some(part) = part else { return Ok(()) };
         // Told to stop in mid-window: the report comes first.
         if let State::Window(window) = std::mem::replace(&mut self.state, State::Idle) {
             self.close_window(*window, now);
@@ -105,7 +110,9 @@ impl Session {
     }
 
     pub(super) fn round_done(&mut self, round: Round, outcome: RoundOutcome, next: Next) -> Result<(), Violation> {
-        self.admitted_run("RoundDone")?;
+        if matches!(self.state, State::Forming) {
+            return Ok(());
+        }
         // The same version again hands a consensus that is in force to ranks that lack it.
         if let (RoundOutcome::Committed { version: got }, Some(held)) = (outcome, self.ledger.consensus)
             && got < held
@@ -115,8 +122,8 @@ impl Session {
         self.newest.last |= next == Next::Final;
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Receiving(open, _) | State::Acked(open) if open.round == round => self.settle(&open, outcome),
-            other @ (State::Idle | State::Window(_)) if self.newest.round == Some(round) => {
-                // A round without this rank: what the replica comes from is the consensus no more.
+            other @ (State::Idle | State::Window(_)) if self.newest.round.is_none_or(|newest| newest == round) => {
+                // A round without this rank (one that began before it was let in, too): what the replica comes from is the consensus no more.
                 self.state = other;
                 if matches!(outcome, RoundOutcome::Committed { .. }) {
                     self.ledger.left_out();
@@ -149,6 +156,8 @@ impl Session {
         };
         match apply {
             Some(version) => {
+                // Who comes into a run that has begun brings a fresh optimizer to a model that is not.
+                self.warm_up |= open.part == Part::Receive && open.round > Round(0) && self.ledger.steps_ever == 0;
                 self.outputs.push_back(Output::Apply { round: open.round, reset_optimizer: !open.finite });
                 self.state = State::Applying(version);
             }

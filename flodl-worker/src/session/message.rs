@@ -154,6 +154,25 @@ pub struct BatchOrder {
     pub positions: Vec<Range>,
     /// Where it stands on the learning-rate schedule: batches of all ranks before it.
     pub lr_position: u64,
+    /// In the first window of a rank that came into a run that had begun.
+    pub warm_up: Option<WarmUp>,
+}
+
+/// Where a batch stands in a window over which the learning rate grows linearly, from nothing to what the schedule says.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct WarmUp {
+    /// Which batch of the window, from 0.
+    pub batch: u32,
+    /// Batches planned for the window, at least 1.
+    pub of: u32,
+}
+
+impl WarmUp {
+    /// What the learning rate is multiplied by, within 0..=1.
+    #[must_use]
+    pub fn factor(self) -> f64 {
+        (f64::from(self.batch) + 1.0).min(f64::from(self.of)) / f64::from(self.of.max(1))
+    }
 }
 
 /// What a rank gives to a round.

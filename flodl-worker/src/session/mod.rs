@@ -26,7 +26,7 @@ mod training;
 mod window;
 
 pub use error::{Failure, Lost, Violation};
-pub use message::{BatchOrder, Contribution, End, Input, Output, ResultWhole, SnapshotTaken, Trained};
+pub use message::{BatchOrder, Contribution, End, Input, Output, ResultWhole, SnapshotTaken, Trained, WarmUp};
 
 use core::time::Duration;
 use flodl_wire::message::join::{Ready, RunConfig, TensorSpec};
@@ -150,6 +150,8 @@ pub struct Session {
     marks: Marks,
     waiting: VecDeque<Waiting>,
     evaluations: VecDeque<u64>,
+    /// The learning rate of its next window grows from nothing.
+    warm_up: bool,
     outputs: VecDeque<Output>,
 }
 
@@ -169,6 +171,7 @@ impl Session {
             marks: Marks { heard: now, last_batch_end: now, window_end: now },
             waiting: VecDeque::new(),
             evaluations: VecDeque::new(),
+            warm_up: false,
             outputs: VecDeque::from([ready]),
         }
     }
@@ -298,8 +301,9 @@ impl Session {
 
     fn obey(&mut self, message: Control, now: Time) -> Result<(), Failure> {
         match message {
-            Control::Heartbeat => {}
+            Control::Heartbeat | Control::ControllerLost | Control::ControllerBack => {}
             Control::Admit(_) => return Err(Violation::NotForRanks { message: "Admit" }.into()),
+            Control::Restart { .. } => return Err(Violation::NotForRanks { message: "Restart" }.into()),
             Control::Admitted(run) => self.admitted(*run, now)?,
             Control::Refused { why } => return Err(Failure::Refused { why: why.text }),
             Control::SendManifest => self.send_manifest(),

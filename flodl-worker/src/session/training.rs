@@ -26,7 +26,9 @@ impl Session {
             let nothing = WindowReport { window: plan.window, epoch: plan.epoch, ..WindowReport::default() };
             self.report_window(nothing, now);
         } else {
-            self.state = State::Window(Box::new(OpenWindow::new(plan, batch_size, idle, now)));
+            let warm_up = std::mem::take(&mut self.warm_up);
+            let window = OpenWindow::new(plan, batch_size, idle, now).warming_up(warm_up);
+            self.state = State::Window(Box::new(window));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! An open window: what is leased, what is trained, and the figures of its report.
 
-use super::message::{BatchOrder, Trained};
+use super::message::{BatchOrder, Trained, WarmUp};
 use crate::id;
 use core::time::Duration;
 use flodl_elche::{Batches, StopRule, lr_position};
@@ -25,6 +25,8 @@ pub(super) struct OpenWindow {
     told: Time,
     /// The stop rule has spoken.
     over: bool,
+    /// The learning rate grows over its batches.
+    warms_up: bool,
     figures: WindowReport,
 }
 
@@ -39,9 +41,15 @@ impl OpenWindow {
             at: now,
             told: now,
             over: false,
+            warms_up: false,
             plan,
             figures,
         }
+    }
+
+    /// The same, with a learning rate that grows over its batches or not.
+    pub(super) fn warming_up(self, warms_up: bool) -> OpenWindow {
+        OpenWindow { warms_up, ..self }
     }
 
     /// Every range of the window so far, and those that would come to it.
@@ -63,7 +71,8 @@ impl OpenWindow {
         let positions = id::ranges(&self.lease.next_batch()?);
         let (global_step, i) = (self.plan.global_step, self.figures.batches);
         let lr_position = lr_position(global_step, i, self.plan.quota, self.plan.quota_sum);
-        Some(BatchOrder { window: self.plan.window, epoch: self.plan.epoch, positions, lr_position })
+        let warm_up = self.warms_up.then_some(WarmUp { batch: i, of: self.plan.quota.max(1) });
+        Some(BatchOrder { window: self.plan.window, epoch: self.plan.epoch, positions, lr_position, warm_up })
     }
 
     /// Takes the batch that was ordered last as done. Answers with the progress to tell, where it is time to.

@@ -40,7 +40,6 @@ fn what_cannot_be_obeyed_is_named() {
         (fresh, settings(|run| run.layout.parameters = 5), "the run's layout is LayoutSizes { parameters: 5"),
         (fresh, plan(|_| {}), "Window came while this rank was not admitted yet"),
         (fresh, request(0, Part::Source), "RequestParams came while this rank was not admitted yet"),
-        (fresh, committed(0, 0), "RoundDone came while this rank was not admitted yet"),
         (fresh, extend(0, &[]), "ExtendPartition came while this rank was not admitted yet"),
         (fresh, Control::ExecuteEval { schedule: 0 }, "ExecuteEval came while this rank was not admitted yet"),
         (acked, plan(|_| {}), "Window came while this rank waited for a round's end"),

@@ -335,3 +335,40 @@ fn a_joiner_contributes_nothing_whatever_it_is_asked() {
         matches!(report, Report::SyncAck(ack) if ack.received().is_some_and(|received| received.divergence.is_none()))
     }));
 }
+
+#[test]
+fn who_comes_into_a_run_that_has_begun_waits_takes_the_consensus_and_warms_up() {
+    let mut driver = Driver::new();
+    // The run goes on while it waits to be let in, and while it waits for a round of its own.
+    let others = |round| {
+        let Control::RequestParams { round, mut roster } = request(round, Part::Contribute) else { unreachable!() };
+        roster.retain(|entry| entry.rank == Rank(0));
+        Control::RequestParams { round, roster }
+    };
+    driver.order(others(7));
+    driver.order(committed(7, 7));
+    driver.order(others(8));
+    driver.order(Control::Admitted(Box::new(run_config())));
+    driver.order(committed(8, 8));
+    assert_eq!(driver.session.version(), None);
+    driver.order(request(9, Part::Receive));
+    driver.order(committed(9, 9));
+    assert_eq!(driver.session.version(), Some(Version(9)));
+    driver.order(Control::Window(window(1, &[range(0, 30)])));
+    driver.order(request(10, Part::Contribute));
+    driver.order(committed(10, 10));
+    driver.order(Control::Window(window(2, &[range(30, 40)])));
+    assert_eq!(driver.end, None);
+    let factors = |of: &WarmUp| of.factor();
+    assert_eq!(
+        driver.warm_ups.iter().map(|at| at.as_ref().map(factors)).collect::<Vec<_>>(),
+        [Some(0.1), Some(0.2), Some(0.3), None]
+    );
+}
+
+#[test]
+fn who_was_there_from_the_start_does_not_warm_up() {
+    let mut driver = Driver::formed();
+    driver.order(Control::Window(window(1, &[range(0, 10)])));
+    assert_eq!(driver.warm_ups, [None]);
+}

@@ -109,6 +109,7 @@ struct Driver {
     log: Vec<String>,
     reports: Vec<Report>,
     trained: Vec<Range>,
+    warm_ups: Vec<Option<WarmUp>>,
     end: Option<End>,
 }
 
@@ -125,6 +126,7 @@ impl Driver {
             log: Vec::new(),
             reports: Vec::new(),
             trained: Vec::new(),
+            warm_ups: Vec::new(),
             end: None,
         };
         driver.drain();
@@ -170,7 +172,10 @@ impl Driver {
                     self.end = Some(end);
                     continue;
                 }
-                Output::Train(order) => self.train(&order),
+                Output::Train(order) => {
+                    self.warm_ups.push(order.warm_up);
+                    self.train(&order)
+                }
                 Output::Snapshot { round } => {
                     Input::SnapshotTaken(SnapshotTaken { round, finite: self.finite, took: ms(1) })
                 }

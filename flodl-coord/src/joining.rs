@@ -1,0 +1,101 @@
+//! Coming into a run that has begun: hosts that join late, and ranks whose next life begins.
+//!
+//! Nobody waits for a newcomer and nobody gives it anything of its own: once it is ready and agrees with the run it is a
+//! rank without the consensus, takes part in the next round with mass 0, and trains from the window after it. Who lives the
+//! old life of a rank is fenced.
+
+use crate::agreement::{self, Agreement};
+use crate::context::Context;
+use crate::coordinator::{Coordinator, Phase};
+use crate::formation::{refuse, run_config};
+use crate::members::State;
+use crate::running::Running;
+use crate::{Breach, Fate, Output};
+use flodl_wire::message::Control;
+use flodl_wire::message::Report;
+use flodl_wire::message::join::Ready;
+use flodl_wire::message::record::EventKind;
+use flodl_wire::{Incarnation, Rank, SessionId, Time};
+
+impl Coordinator {
+    /// A life has ended; where its relay would start the rank again, the next one waits for its time.
+    pub(crate) fn hold(&mut self, rank: Rank, fate: &Fate, now: Time) {
+        let goes_on = match &self.phase {
+            Phase::Forming(_) => true,
+            Phase::Running(running) => running.stopping.is_none(),
+            Phase::Finishing(_) | Phase::Ended => false,
+        };
+        let Some(member) = self.members.get(rank).filter(|member| goes_on && member.returns && fate.may_return())
+        else {
+            return;
+        };
+        let (session, until) = (member.session, member.past.flaps.until());
+        if self.members.host_mut(session).is_some() {
+            self.members.begin((rank, session), State::Held { until }, now);
+        }
+    }
+
+    /// Lets relays begin the lives whose time has come.
+    pub(crate) fn start_held(&mut self, now: Time) {
+        for member in self.members.iter_mut() {
+            if matches!(member.state, State::Held { until } if now >= until) {
+                let (session, rank, incarnation) = (member.session, member.rank, member.incarnation);
+                member.state = State::Starting;
+                member.past.flaps.born(now);
+                self.out.push_back(Output::ToHost { session, control: Control::Restart { rank, incarnation } });
+            }
+        }
+    }
+
+    /// Answers a life that is over and does not know it.
+    pub(crate) fn fence(&mut self, (session, rank, incarnation): (SessionId, Rank, Incarnation), report: &Report) {
+        // Its own last words need no answer.
+        if !matches!(report, Report::Failed { .. } | Report::Finished { .. }) {
+            let control = Control::Fenced { incarnation };
+            self.out.push_back(Output::ToRank { session, rank, incarnation, control });
+        }
+    }
+}
+
+impl Running {
+    /// A rank would join.
+    pub(crate) fn ready(ctx: &mut Context<'_>, rank: Rank, ready: Box<Ready>) -> Result<(), Breach> {
+        agreement::check(&ready)?;
+        let Some(member) = ctx.members.get_mut(rank).filter(|member| matches!(member.state, State::Starting)) else {
+            return Ok(());
+        };
+        member.state = State::Joining(ready);
+        ctx.event(EventKind::RankReady { rank }, None);
+        Ok(())
+    }
+
+    /// Takes in whoever is ready and agrees with the run, and refuses who does not.
+    pub(crate) fn take_in(&mut self, ctx: &mut Context<'_>) {
+        let joining = |member: &crate::members::Member| match &member.state {
+            State::Joining(ready) => Some((member.rank, Agreement::of(ready))),
+            _ => None,
+        };
+        let joining: Vec<(Rank, Agreement)> = ctx.members.iter().filter_map(joining).collect();
+        if joining.is_empty() {
+            return;
+        }
+        self.lists.forget_gone(ctx);
+        for (rank, its) in joining {
+            if its == self.agreed.agreement {
+                self.welcome(ctx, rank);
+            } else if !self.lists.awaits(ctx, its.manifest, rank) {
+                let why = self.lists.difference((rank, &its), ("the run", &self.agreed.agreement));
+                refuse(ctx, rank, why);
+            }
+        }
+    }
+
+    fn welcome(&self, ctx: &mut Context<'_>, rank: Rank) {
+        ctx.members.enter(rank);
+        let config = run_config(ctx, &self.agreed, (rank, ctx.members.world().present));
+        ctx.tell(rank, Control::Admitted(Box::new(config)));
+        if let Some(incarnation) = ctx.members.get(rank).map(|member| member.incarnation) {
+            ctx.event(EventKind::RankJoined { rank, incarnation }, None);
+        }
+    }
+}

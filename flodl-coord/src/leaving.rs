@@ -1,0 +1,75 @@
+//! Leaving by plan: the window ends for everybody, the leaver's work is averaged with the others', and it goes.
+
+use crate::context::Context;
+use crate::coordinator::{Coordinator, Phase, context};
+use crate::id;
+use crate::members::State;
+use crate::running::{Cycle, Running};
+use crate::{Fate, Output};
+use flodl_wire::message::Control;
+use flodl_wire::message::record::{EventKind, Reason};
+use flodl_wire::{Rank, SessionId, Time, Version};
+
+impl Coordinator {
+    /// A host goes, and its ranks with it.
+    pub(crate) fn host_leaves(&mut self, session: SessionId, now: Time) {
+        self.watch.moved(now);
+        let until = now.plus(self.config.membership.leave_grace);
+        let mut idle = Vec::new();
+        for member in self.members.iter_mut().filter(|member| member.session == session && !member.is_gone()) {
+            member.returns = false;
+            if member.state.is_in_run() {
+                member.leaving.get_or_insert(until);
+            } else {
+                idle.push((member.rank, member.incarnation));
+            }
+        }
+        for (rank, incarnation) in idle {
+            self.out.push_back(Output::ToRank { session, rank, incarnation, control: Control::Shutdown });
+            self.lose(rank, Fate::Left, now);
+        }
+        if let Phase::Running(running) = &mut self.phase {
+            let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+            running.end_window_for_leavers(&mut ctx);
+        }
+    }
+}
+
+impl Running {
+    /// Those who leave bring in what they have trained. Who has trained nothing may go at once.
+    fn end_window_for_leavers(&mut self, ctx: &mut Context<'_>) {
+        if !matches!(self.cycle, Cycle::Window) {
+            return;
+        }
+        if ctx.members.active().any(|member| member.leaving.is_some()) {
+            self.request_params(ctx);
+        } else {
+            self.let_go(ctx);
+        }
+    }
+
+    /// A rank that was told to end says its last word.
+    pub(crate) fn last_word(&self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) {
+        self.replica_is_equal(ctx, rank, digest);
+        if let Some(member) = ctx.members.get_mut(rank)
+            && let State::Leaving { finished } = &mut member.state
+        {
+            *finished = true;
+        }
+    }
+
+    /// No round is open: who leaves can go, for nothing of it is outstanding.
+    pub(crate) fn let_go(&mut self, ctx: &mut Context<'_>) {
+        let leavers = ctx.members.iter().filter(|member| member.leaving.is_some() && member.takes_part());
+        for rank in leavers.map(|member| member.rank).collect::<Vec<Rank>>() {
+            self.ledger.release(rank, false);
+            self.scheduler.leave(id::slot(rank));
+            ctx.tell(rank, Control::Shutdown);
+            if let Some(member) = ctx.members.get_mut(rank) {
+                member.state = State::Leaving { finished: false };
+            }
+            let why = Reason::new("left", "what it trained is averaged").about([rank]);
+            ctx.event(EventKind::RankLeft { rank }, Some(why));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The lives of a host's ranks: their processes' beginnings, ends and next beginnings.
+
+use super::{Output, Place, Relay, Stage, Warning};
+use crate::fold::Order;
+use flodl_wire::message::HostReport;
+use flodl_wire::message::data::AbsentWhy;
+use flodl_wire::message::report::ExitStatus;
+use flodl_wire::{Incarnation, Rank, Time};
+
+/// One rank of this host.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) incarnation: Incarnation,
+    pub(super) process: Process,
+    /// It said `Finished`: the end of its connections is as it should be.
+    pub(super) finished: bool,
+    /// The controller knows that it is gone.
+    pub(super) gone: bool,
+    /// It had a data connection, whose end takes it out of the fold, behind the last chunk.
+    pub(super) had_data: bool,
+    place: Place,
+    /// Lives of this rank before it that this relay began.
+    before: u32,
+    /// The life that is to begin once this one's process is gone.
+    next: Option<Incarnation>,
+}
+
+#[derive(Debug)]
+pub(super) enum Process {
+    /// Ordered, started or not.
+    Live,
+    /// It has ended; told once its connections have ended too, so that its last words come first, or at that time.
+    Ended { status: ExitStatus, last_lines: String, tell_at: Time },
+    /// The controller knows.
+    Told,
+}
+
+impl Life {
+    /// The first life of a rank that this relay begins.
+    pub(super) fn first(incarnation: Incarnation, place: Place) -> Life {
+        let (finished, gone, had_data) = (false, false, false);
+        Life { incarnation, process: Process::Live, finished, gone, had_data, place, before: 0, next: None }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.process, Process::Live)
+    }
+}
+
+impl Relay {
+    /// A life begins: it may connect, and its process is started.
+    pub(super) fn begin(&mut self, rank: Rank, life: Life) {
+        let (incarnation, place) = (life.incarnation, life.place);
+        self.routes.expect(rank, incarnation);
+        self.lives.insert(rank, life);
+        self.out.push_back(Output::Start { rank, incarnation, place });
+    }
+
+    pub(super) fn started(&mut self, rank: Rank, incarnation: Incarnation, pid: u32) {
+        self.tell(&HostReport::RankUp { rank, incarnation, pid });
+        let (restarts, leaving) = (self.intent.restarts, self.intent.leaving);
+        let killing = matches!(self.stage, Stage::Killing { .. });
+        let Some(life) = self.life(rank, incarnation) else { return };
+        // It may have been condemned while it was being started.
+        if life.gone || killing || leaving {
+            self.out.push_back(Output::Kill { rank, incarnation });
+        } else if life.before < restarts {
+            self.tell(&HostReport::WillRestart { rank, incarnation });
+        }
+    }
+
+    /// The controller gives a rank its next life.
+    pub(super) fn restart(&mut self, rank: Rank, incarnation: Incarnation) {
+        if !matches!(self.stage, Stage::Running) || self.intent.leaving {
+            return;
+        }
+        let Some(life) = self.lives.get_mut(&rank).filter(|life| life.incarnation < incarnation) else {
+            self.warn(Warning::Misplaced("a restart of a rank that this host does not run"));
+            return;
+        };
+        life.next = Some(incarnation);
+        let old = life.incarnation;
+        if life.is_live() {
+            self.out.push_back(Output::Kill { rank, incarnation: old });
+        }
+        self.begin_again(rank);
+    }
+
+    /// Begins the next life of a rank whose process is gone, if there is to be one.
+    fn begin_again(&mut self, rank: Rank) {
+        let Some(life) = self.lives.get_mut(&rank).filter(|life| matches!(life.process, Process::Told)) else { return };
+        if let Some(incarnation) = life.next.take() {
+            let next = Life { before: life.before + 1, ..Life::first(incarnation, life.place) };
+            self.begin(rank, next);
+        }
+    }
+
+    /// This host goes. Ranks that are in the run are told by the controller; those that are not connected yet hear nobody.
+    pub(super) fn leave(&mut self) {
+        if matches!(self.stage, Stage::Running) && !std::mem::replace(&mut self.intent.leaving, true) {
+            self.tell(&HostReport::Leaving);
+            self.kill_where(|routes, rank, _| routes.control(rank).is_none());
+        }
+    }
+
+    /// Tells the coordinator of processes that have ended, once nothing more comes from them.
+    pub(super) fn tell_exits(&mut self, now: Time) {
+        let mut told = Vec::new();
+        for (&rank, life) in &mut self.lives {
+            let silent = self.routes.control(rank).is_none() && self.routes.data(rank).is_none();
+            if matches!(life.process, Process::Ended { tell_at, .. } if silent || tell_at <= now)
+                && let Process::Ended { status, last_lines, .. } = core::mem::replace(&mut life.process, Process::Told)
+            {
+                let incarnation = life.incarnation;
+                told.push((rank, incarnation, HostReport::RankExited { rank, incarnation, status, last_lines }));
+            }
+        }
+        for (rank, incarnation, report) in told {
+            self.tell(&report);
+            self.forget(rank, incarnation);
+        }
+    }
+
+    /// A life whose process is gone: it is out of the fold and the routes.
+    pub(super) fn forget(&mut self, rank: Rank, incarnation: Incarnation) {
+        let Some(life) = self.life(rank, incarnation) else { return };
+        life.process = Process::Told;
+        life.gone = true;
+        if !life.had_data {
+            self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::Dead }));
+        }
+        self.close_both(rank);
+        self.routes.forget(rank);
+        self.begin_again(rank);
+    }
+}
