@@ -35,7 +35,7 @@
 //! assert_eq!(describe(death).as_deref(), Some("rank 1 died: killed by signal 9"));
 //! let progress = Progress::of(&store, records[3].at);
 //! assert_eq!(progress.line(), "epoch 1, 192 samples, 1 of 2 ranks, eta -");
-//! assert_eq!(progress.bar(40), "epoch 1  - samples/s  1 of 2 ranks  eta -");
+//! assert_eq!(progress.bar(60), "epoch 1  - samples/s  1 of 2 ranks  eta -");
 //!
 //! let summary = Summary::of(&store);
 //! assert_eq!((summary.samples_committed, summary.throughput), (192, Some(96.0)));

@@ -14,6 +14,9 @@ impl Display for Summary {
         row(f, "samples", &self.samples_text())?;
         row(f, "digests", self.digests_text())?;
         row(f, "speed", &self.speed_text())?;
+        if let Some(lockstep) = self.lockstep_text() {
+            row(f, "", &lockstep)?;
+        }
         if let Some(wall) = self.wall_s {
             row(f, "time", &format!("{wall:.2} s from the first window to the end of the last round"))?;
         }
@@ -95,6 +98,12 @@ impl Summary {
             _ => text.push_str(", ceiling not known"),
         }
         text
+    }
+
+    fn lockstep_text(&self) -> Option<String> {
+        let (lockstep, over) = (self.lockstep?, self.over_lockstep?);
+        let ranks = self.per_rank.len();
+        Some(format!("{over:.2} times lockstep at its best ({ranks} x the slowest, {} samples/s)", rate(lockstep)))
     }
 
     fn missing_text(&self) -> Option<String> {

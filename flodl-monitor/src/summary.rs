@@ -57,6 +57,13 @@ pub struct Summary {
     /// Why it ended, where there is more to say than the status does.
     #[serde(default)]
     pub why: Option<String>,
+    /// What these ranks could reach at best in lockstep, where each step waits for the slowest, in samples a second: their
+    /// number times the batch size over the slowest one's batch time. `None` of one rank, and where one was not measured.
+    #[serde(default)]
+    pub lockstep: Option<f64>,
+    /// `throughput / lockstep`.
+    #[serde(default)]
+    pub over_lockstep: Option<f64>,
 }
 
 /// One rank's part.
@@ -153,6 +160,7 @@ impl Summary {
             .map(|(rank, log)| rank_summary(store, rank, log))
             .collect();
         share_out(&mut per_rank);
+        let lockstep = store.meta().and_then(|meta| lockstep(meta.batch_size, &per_rank));
         Summary {
             accuracy: outcome.evaluation.and_then(|found| found.accuracy).filter(|value| value.is_finite()),
             loss: outcome.evaluation.map(|found| found.loss).filter(|value| value.is_finite()),
@@ -174,6 +182,8 @@ impl Summary {
             start,
             files: files(store),
             why: outcome.why.clone(),
+            lockstep,
+            over_lockstep: throughput.zip(lockstep).map(|(throughput, lockstep)| throughput / lockstep),
         }
     }
 
@@ -251,6 +261,14 @@ fn share_out(ranks: &mut [RankSummary]) {
     if all > 0.0 {
         ranks.iter_mut().for_each(|rank| rank.share = Some(rank.committed as f64 / all));
     }
+}
+
+/// See [`Summary::lockstep`].
+fn lockstep(batch_size: u32, ranks: &[RankSummary]) -> Option<f64> {
+    let times: Option<Vec<f64>> = ranks.iter().map(|rank| rank.batch_ms.filter(|ms| *ms > 0.0)).collect();
+    let times = times.filter(|times| times.len() > 1)?;
+    let slowest = times.iter().copied().fold(0.0, f64::max);
+    Some(times.len() as f64 * f64::from(batch_size) * 1e3 / slowest)
 }
 
 fn files(store: &Store) -> Files {

@@ -51,7 +51,7 @@ fn a_whole_run_has_every_figure() {
         "deaths": [], "wall_s": 0.2, "degraded": false, "exit": 0,
         "world_size": 2, "started": 2, "refused": [],
         "model": "runs/a/checkpoints/v2/model.safetensors", "timeline": null, "checkpoint": "runs/a/checkpoints/v2",
-        "saved_version": 2, "not_saved": null, "why": null,
+        "saved_version": 2, "not_saved": null, "why": null, "lockstep": 500.0, "over_lockstep": 2.0,
     });
     assert_eq!(serde_json::to_value(summary(&healthy())).unwrap(), expected);
 }
@@ -65,6 +65,7 @@ fn a_run_of_which_nothing_is_known_has_nulls_and_no_zeros_in_their_place() {
         "per_rank": [], "deaths": [], "wall_s": null, "degraded": false, "exit": null,
         "world_size": null, "started": null, "refused": [],
         "model": null, "timeline": null, "checkpoint": null, "saved_version": null, "not_saved": null, "why": null,
+        "lockstep": null, "over_lockstep": null,
     });
     assert_eq!(serde_json::to_value(summary(&[])).unwrap(), expected);
 }
@@ -231,6 +232,7 @@ rounds    3 after round 0, version 3
 samples   210 of 200 committed (10 too many), 20 repeated
 digests   equal on all ranks in all rounds
 speed     1050 samples/s, ceiling 1188 samples/s, fraction of the ceiling 0.884
+          2.10 times lockstep at its best (2 x the slowest, 500 samples/s)
 time      0.20 s from the first window to the end of the last round
 
   rank   batches    ms/batch    waited s    share
