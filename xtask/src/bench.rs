@@ -1,7 +1,9 @@
 //! `cargo xtask bench`: runs the workspace's benchmarks and collects what they measured.
 //!
-//! Most are criterion's, in the `benches/` of their crates; [`worker`] compares whole programs.
+//! Most are criterion's, in the `benches/` of their crates; [`worker`] and [`lockstep`] compare whole programs.
 
+mod lockstep;
+mod programs;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +36,15 @@ struct Bench {
     name: String,
 }
 
+/// A benchmark of whole programs.
+struct Comparison {
+    name: &'static str,
+    run: fn() -> Result<Value, Failure>,
+}
+
+static COMPARISONS: [Comparison; 2] =
+    [Comparison { name: lockstep::NAME, run: lockstep::run }, Comparison { name: worker::NAME, run: worker::run }];
+
 /// Runs the command.
 ///
 /// # Errors
@@ -53,10 +64,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     let mut figures = serde_json::Map::new();
     for bench in &chosen {
         println!("==> {} of {}", bench.name, bench.package);
-        if bench.name == worker::NAME {
-            figures.insert(worker::NAME.to_owned(), worker::run()?);
-        } else {
-            run_criterion(bench)?;
+        let comparison = COMPARISONS.iter().find(|comparison| comparison.name == bench.name);
+        match comparison {
+            Some(comparison) => {
+                figures.insert(bench.name.clone(), (comparison.run)()?);
+            }
+            None => run_criterion(bench)?,
         }
     }
     let Some(file) = options.json else { return Ok(()) };
@@ -111,7 +124,9 @@ impl Options {
 
 /// The benchmark programs of the workspace, sorted.
 fn benches(metadata: &Value) -> Vec<Bench> {
-    let mut found = vec![Bench { package: "flodl-worker".to_owned(), name: worker::NAME.to_owned() }];
+    let bench =
+        |comparison: &Comparison| Bench { package: "flodl-worker".to_owned(), name: comparison.name.to_owned() };
+    let mut found: Vec<Bench> = COMPARISONS.iter().map(bench).collect();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         for target in package["targets"].as_array().into_iter().flatten() {
             let is_bench = target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "bench"));
@@ -188,10 +203,13 @@ mod tests {
             { "name": "flodl-cpureduce", "targets": [{ "name": "fold", "kind": ["bench"] }] },
         ] });
         let all = benches(&metadata);
-        assert_eq!(all.iter().map(|bench| bench.name.as_str()).collect::<Vec<_>>(), ["fold", "frames", "worker"]);
+        assert_eq!(
+            all.iter().map(|bench| bench.name.as_str()).collect::<Vec<_>>(),
+            ["fold", "frames", "lockstep", "worker"]
+        );
         assert_eq!(choose(all.clone(), Some("frames")).map(|chosen| chosen.len()), Ok(1));
         let Err(Failure::Usage(message)) = choose(all, Some("none")) else { panic!("unknown names are refused") };
-        assert!(message.contains("fold, frames, worker"), "{message}");
+        assert!(message.contains("fold, frames, lockstep, worker"), "{message}");
     }
 
     #[test]

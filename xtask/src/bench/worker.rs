@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use super::programs::{Digits, median, output, throughput};
 use crate::build::{Build, Executable};
 use crate::cargo;
 use crate::failure::Failure;
-use crate::train::FLODL;
 
 /// The name of this benchmark on the command line.
 pub(super) const NAME: &str = "worker";
@@ -23,9 +23,11 @@ const EPOCHS: u32 = 3;
 /// How often each program runs. Odd, so that a median is one of the runs.
 const TURNS: usize = 7;
 
-const DIGITS: Executable = Executable { package: "flodl-worker", kind: "--example", name: "digits", features: "torch" };
 const BY_HAND: Executable =
     Executable { package: "flodl-worker", kind: "--example", name: "by_hand", features: "torch" };
+
+/// What libtorch computes with.
+const ONE_THREAD: [(&str, &str); 1] = [("OMP_NUM_THREADS", "1")];
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +62,10 @@ struct Run {
 
 /// The programs, built.
 struct Programs {
-    flodl: PathBuf,
-    digits: PathBuf,
+    digits: Digits,
     by_hand: PathBuf,
     /// A Python with PyTorch.
     python: Option<PathBuf>,
-    /// For files of the runs.
-    folder: PathBuf,
 }
 
 /// Builds the programs, runs them in turns, prints a table and answers with the figures: `trainer_over_hand` and
@@ -102,10 +101,7 @@ pub(super) fn run() -> Result<Value, Failure> {
 impl Programs {
     fn build() -> Result<Self, Failure> {
         let build = Build::with_libtorch()?;
-        let (flodl, digits, by_hand) =
-            (build.executable(FLODL)?, build.executable(DIGITS)?, build.executable(BY_HAND)?);
-        let folder = std::env::temp_dir().join(format!("xtask-bench-worker-{}", std::process::id()));
-        Ok(Self { flodl, digits, by_hand, python: python(), folder })
+        Ok(Self { digits: Digits::build(&build)?, by_hand: build.executable(BY_HAND)?, python: python() })
     }
 
     /// Runs a program; `None` where it is not there.
@@ -123,20 +119,10 @@ impl Programs {
 
     /// The time of a run of one rank, from the first window to the end of the last round.
     fn trainer(&self) -> Result<f64, Failure> {
-        let denied = |error: std::io::Error| Failure::failed(format!("{}: {error}", self.folder.display()));
-        std::fs::create_dir_all(&self.folder).map_err(denied)?;
-        let mut command = Command::new(&self.flodl);
-        command.args(["run", "-n", "1", "--batch-size", "64", "--epochs", &EPOCHS.to_string()]);
-        command.arg("--run-dir").arg(self.folder.join("run")).arg("--").arg(&self.digits);
-        let said = output(&mut command);
-        let summary = std::fs::read(self.folder.join("run/summary.json"));
-        std::fs::remove_dir_all(&self.folder).map_err(denied)?;
-        said?;
-        let summary: Value = summary.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        summary["throughput"]
-            .as_f64()
-            .map(|throughput| f64::from(SAMPLES * EPOCHS) / throughput)
-            .ok_or_else(|| Failure::failed("the run of one rank left no summary with a throughput"))
+        let epochs = EPOCHS.to_string();
+        let options = ["-n", "1", "--batch-size", "64", "--epochs", &epochs];
+        let summary = self.digits.run(&options, &ONE_THREAD)?;
+        Ok(f64::from(SAMPLES * EPOCHS) / throughput(&summary)?)
     }
 }
 
@@ -151,7 +137,7 @@ fn python() -> Option<PathBuf> {
 
 /// The seconds of a program that prints the samples per second of each epoch.
 fn lines(command: &mut Command) -> Result<f64, Failure> {
-    let said = output(command)?;
+    let said = output(command.envs(ONE_THREAD))?;
     let speeds: Vec<f64> = said
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["samples_per_s"].as_f64())
@@ -162,22 +148,6 @@ fn lines(command: &mut Command) -> Result<f64, Failure> {
         return Err(Failure::failed(format!("{program} told the speed of {} of {EPOCHS} epochs", speeds.len())));
     }
     Ok(speeds.iter().map(|speed| f64::from(SAMPLES) / speed).sum())
-}
-
-/// What a program prints, computing on one thread.
-fn output(command: &mut Command) -> Result<String, Failure> {
-    let program = Path::new(command.get_program()).display().to_string();
-    let output = command
-        .env("OMP_NUM_THREADS", "1")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Failure::failed(format!("cannot start {program}: {error}")))?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(Failure::failed(format!("{program} failed, {}: {why}", output.status)))
-    }
 }
 
 fn speed(seconds: f64) -> f64 {
@@ -205,10 +175,7 @@ fn figures(runs: &[Run]) -> Value {
 fn ratio(runs: &[Run], other: Program) -> Option<f64> {
     let time =
         |program, turn| runs.iter().find(|run| run.program == program && run.turn == turn).map(|run| run.seconds);
-    let mut ratios: Vec<f64> =
-        (0..TURNS).filter_map(|turn| Some(time(Program::Trainer, turn)? / time(other, turn)?)).collect();
-    ratios.sort_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied()
+    median((0..TURNS).filter_map(|turn| Some(time(Program::Trainer, turn)? / time(other, turn)?)))
 }
 
 #[cfg(test)]

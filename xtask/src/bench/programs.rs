@@ -1,0 +1,103 @@
+//! Whole programs that are compared: started, waited for, and read.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::build::{Build, Executable};
+use crate::failure::Failure;
+use crate::train::FLODL;
+
+const DIGITS: Executable = Executable { package: "flodl-worker", kind: "--example", name: "digits", features: "torch" };
+
+/// `flodl run` with the example `digits`.
+pub(super) struct Digits {
+    flodl: PathBuf,
+    example: PathBuf,
+    /// For the files of a run.
+    folder: PathBuf,
+}
+
+impl Digits {
+    /// Builds both programs.
+    pub(super) fn build(build: &Build) -> Result<Self, Failure> {
+        let folder = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
+        Ok(Self { flodl: build.executable(FLODL)?, example: build.executable(DIGITS)?, folder })
+    }
+
+    /// A run with these options and variables; its summary.
+    ///
+    /// # Errors
+    ///
+    /// A run that fails or leaves no summary.
+    pub(super) fn run(&self, options: &[&str], variables: &[(&str, &str)]) -> Result<Value, Failure> {
+        let denied = |error: std::io::Error| Failure::failed(format!("{}: {error}", self.folder.display()));
+        std::fs::create_dir_all(&self.folder).map_err(denied)?;
+        let run = self.folder.join("run");
+        let mut command = Command::new(&self.flodl);
+        command.arg("run").args(options).arg("--run-dir").arg(&run).arg("--").arg(&self.example);
+        let said = output(command.envs(variables.iter().copied()));
+        let summary = std::fs::read(run.join("summary.json"));
+        std::fs::remove_dir_all(&self.folder).map_err(denied)?;
+        said?;
+        summary
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .ok_or_else(|| Failure::failed(format!("`flodl run {}` left no summary", options.join(" "))))
+    }
+}
+
+/// Samples per second of a run, from the first window to the end of the last round.
+pub(super) fn throughput(summary: &Value) -> Result<f64, Failure> {
+    summary["throughput"]
+        .as_f64()
+        .filter(|throughput| *throughput > 0.0)
+        .ok_or_else(|| Failure::failed("the summary of a run has no throughput"))
+}
+
+/// What a program prints.
+///
+/// # Errors
+///
+/// A program that cannot be started, or fails, with what it says.
+pub(super) fn output(command: &mut Command) -> Result<String, Failure> {
+    let program = Path::new(command.get_program()).display().to_string();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Failure::failed(format!("cannot start {program}: {error}")))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(Failure::failed(format!("{program} failed, {}: {why}", output.status)))
+    }
+}
+
+/// The median; of an even number the upper of the two in the middle. `None` of nothing.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        for (values, expected) in [(&[][..], None), (&[3.0], Some(3.0)), (&[9.0, 1.0, 2.0], Some(2.0))] {
+            assert_eq!(median(values.iter().copied()), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_summary_without_a_throughput_is_an_error() {
+        assert_eq!(throughput(&serde_json::json!({ "throughput": 12.5 })), Ok(12.5));
+        for summary in [serde_json::json!({}), serde_json::json!({ "throughput": null })] {
+            assert!(throughput(&summary).is_err(), "{summary}");
+        }
+    }
+}
