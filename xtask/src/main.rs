@@ -13,6 +13,7 @@ mod ci;
 mod failure;
 mod licences;
 mod setup;
+mod sim;
 mod summary;
 mod tally;
 mod test;
@@ -33,6 +34,8 @@ usage: cargo xtask COMMAND [ARGS]
                             failed and were skipped
   bench [NAME] [--json FILE] [--list]
                             run the benchmarks, or the one called NAME
+  sim clusters [--json FILE]
+                            compare ways to end a window on twelve clusters, in computed time
   tidy                      check the rules of the repository
   ci [STAGE...]             everything a change must pass, or only the stages named (ci --list)
 ";
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         "setup" => setup::run(&rest),
         "test" => test::run(&rest),
         "bench" => bench::run(&rest),
+        "sim" => sim::run(&rest),
         "tidy" => tidy::run(&rest),
         "ci" => ci::run(&rest),
         "help" | "--help" | "-h" => {
