@@ -12,6 +12,7 @@
 //! or environment. Its standard output and error go together, byte by byte, into `rank<k>.log` of the run directory, and
 //! line by line, made harmless and within limits, to whoever shows them live.
 
+mod allocator;
 mod guard;
 mod output;
 mod process;

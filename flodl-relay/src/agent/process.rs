@@ -1,5 +1,6 @@
 //! One rank's process: how it is started, and who waits for its end.
 
+use super::allocator;
 use super::guard::Announcer;
 use super::output::{Log, Output};
 use super::{Event, Launch, Shared, kill_group};
@@ -44,6 +45,7 @@ fn start(shared: &Arc<Shared>, launch: &Launch) -> Result<(), String> {
     let keys = key_pipe(launch).map_err(resources)?;
     let mut command = Command::new(&shared.config.program.path);
     command.args(&shared.config.program.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
+    command.envs(allocator::settings(|name| std::env::var_os(name).is_some()).iter().copied());
     command.env("FLODL_KEY_FD", keys.as_raw_fd().to_string());
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(resources)?).stderr(writer);
     let guard = shared.guard.announcer();
