@@ -21,7 +21,7 @@ pub(super) const NAME: &str = "worker";
 const SAMPLES: u32 = 8000;
 const EPOCHS: u32 = 3;
 /// How often each program runs. Odd, so that a median is one of the runs.
-const TURNS: usize = 7;
+const TURNS: usize = 5;
 
 const BY_HAND: Executable =
     Executable { package: "flodl-worker", kind: "--example", name: "by_hand", features: "torch" };
@@ -35,17 +35,35 @@ enum Program {
     /// `flodl run -n 1 -- digits`.
     Trainer,
     /// The example `by_hand`.
-    Hand,
+    Hand { tuned: bool },
     /// `xtask/peers/torch_digits.py`.
-    Torch,
+    Torch { tuned: bool },
 }
+
+/// All of them, in the order of a turn.
+const PROGRAMS: [Program; 5] = [
+    Program::Hand { tuned: false },
+    Program::Trainer,
+    Program::Torch { tuned: false },
+    Program::Hand { tuned: true },
+    Program::Torch { tuned: true },
+];
+
+/// The settings of glibc's allocator that flodl gives its ranks; with them a program is `tuned`.
+const TUNED: [(&str, &str); 3] = [
+    ("MALLOC_MMAP_MAX_", "0"),
+    ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
+    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+];
 
 impl Program {
     fn name(self) -> &'static str {
         match self {
             Self::Trainer => "trainer",
-            Self::Hand => "hand",
-            Self::Torch => "torch",
+            Self::Hand { tuned: false } => "hand",
+            Self::Hand { tuned: true } => "hand_tuned",
+            Self::Torch { tuned: false } => "torch",
+            Self::Torch { tuned: true } => "torch_tuned",
         }
     }
 }
@@ -68,9 +86,9 @@ struct Programs {
     python: Option<PathBuf>,
 }
 
-/// Builds the programs, runs them in turns, prints a table and answers with the figures: `trainer_over_hand` and
-/// `trainer_over_torch` are medians over the turns of the time of one divided by the time of the other, the second `null`
-/// where no Python with PyTorch is there.
+/// Builds the programs, runs them in turns, prints a table and answers with the figures: `trainer_over_hand`,
+/// `trainer_over_torch` and the same of programs whose allocator is set as that of ranks (`_tuned`) are medians over the
+/// turns of the time of one divided by the time of the other, `null` where no Python with PyTorch is there.
 ///
 /// # Errors
 ///
@@ -82,17 +100,18 @@ pub(super) fn run() -> Result<Value, Failure> {
     }
     let mut runs = Vec::new();
     for turn in 0..TURNS {
-        for program in [Program::Hand, Program::Trainer, Program::Torch] {
+        for program in PROGRAMS {
             let Some(seconds) = programs.seconds(program)? else { continue };
-            println!("turn {turn}  {:<8} {:>7.0} samples/s", program.name(), speed(seconds));
+            println!("turn {turn}  {:<12} {:>7.0} samples/s", program.name(), speed(seconds));
             runs.push(Run { program, turn, seconds });
         }
     }
     let figures = figures(&runs);
-    for name in ["trainer_over_hand", "trainer_over_torch"] {
-        match figures[name].as_f64() {
-            Some(ratio) => println!("{name:<19} {ratio:.3}"),
-            None => println!("{name:<19} not measured"),
+    for program in PROGRAMS.into_iter().filter(|program| *program != Program::Trainer) {
+        let name = format!("trainer_over_{}", program.name());
+        match figures[&name].as_f64() {
+            Some(ratio) => println!("{name:<25} {ratio:.3}"),
+            None => println!("{name:<25} not measured"),
         }
     }
     Ok(figures)
@@ -108,11 +127,15 @@ impl Programs {
     fn seconds(&self, program: Program) -> Result<Option<f64>, Failure> {
         match program {
             Program::Trainer => self.trainer().map(Some),
-            Program::Hand => lines(Command::new(&self.by_hand).arg(EPOCHS.to_string())).map(Some),
-            Program::Torch => {
+            Program::Hand { tuned } => {
+                lines(Command::new(&self.by_hand).arg(EPOCHS.to_string()).envs(variables(tuned))).map(Some)
+            }
+            Program::Torch { tuned } => {
                 let Some(python) = &self.python else { return Ok(None) };
                 let script = cargo::root().join("xtask/peers/torch_digits.py");
-                lines(Command::new(python).arg(script).args(["--epochs", &EPOCHS.to_string()])).map(Some)
+                let mut command = Command::new(python);
+                command.arg(script).args(["--epochs", &EPOCHS.to_string()]).envs(variables(tuned));
+                lines(&mut command).map(Some)
             }
         }
     }
@@ -124,6 +147,11 @@ impl Programs {
         let summary = self.digits.run(&options, &ONE_THREAD)?;
         Ok(f64::from(SAMPLES * EPOCHS) / throughput(&summary)?)
     }
+}
+
+/// The allocator's settings of a program.
+fn variables(tuned: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    TUNED.into_iter().filter(move |_| tuned)
 }
 
 /// A Python that has PyTorch.
@@ -165,8 +193,10 @@ fn figures(runs: &[Run]) -> Value {
     json!({
         "epochs": EPOCHS,
         "threads": 1,
-        "trainer_over_hand": ratio(runs, Program::Hand),
-        "trainer_over_torch": ratio(runs, Program::Torch),
+        "trainer_over_hand": ratio(runs, Program::Hand { tuned: false }),
+        "trainer_over_torch": ratio(runs, Program::Torch { tuned: false }),
+        "trainer_over_hand_tuned": ratio(runs, Program::Hand { tuned: true }),
+        "trainer_over_torch_tuned": ratio(runs, Program::Torch { tuned: true }),
         "rows": rows,
     })
 }
@@ -185,7 +215,7 @@ mod tests {
     #[test]
     fn ratios_are_medians_of_turns() {
         let turn = |turn, trainer, hand| {
-            [(Program::Trainer, trainer), (Program::Hand, hand)].map(|(program, seconds)| Run {
+            [(Program::Trainer, trainer), (Program::Hand { tuned: false }, hand)].map(|(program, seconds)| Run {
                 program,
                 turn,
                 seconds,
@@ -193,8 +223,8 @@ mod tests {
         };
         // The machine is three times as slow in the last turn, for both.
         let runs: Vec<Run> = [turn(0, 1.1, 1.0), turn(1, 1.02, 1.0), turn(2, 3.0, 3.0)].concat();
-        assert_eq!(ratio(&runs, Program::Hand), Some(1.02));
-        assert_eq!(ratio(&runs, Program::Torch), None);
+        assert_eq!(ratio(&runs, Program::Hand { tuned: false }), Some(1.02));
+        assert_eq!(ratio(&runs, Program::Torch { tuned: false }), None);
         let figures = figures(&runs);
         assert_eq!(figures["trainer_over_hand"], json!(1.02));
         assert_eq!(figures["trainer_over_torch"], Value::Null);
