@@ -139,7 +139,7 @@ impl Forming {
             epoch_len: agreement.dataset.len * augment,
             epochs: ctx.config.epochs.or(agreement.trainer.epochs).unwrap_or(EPOCHS_DEFAULT).max(1),
             batch_size: ctx.config.batch_size.or(agreement.trainer.batch_size).unwrap_or(BATCH_SIZE_DEFAULT).max(1),
-            speeds: ranks.iter().filter_map(|&rank| Some((rank, expected_speed(ctx, rank)?))).collect(),
+            speeds: expected_speeds(ctx, ranks),
         };
         announce(ctx, &agreed, ranks);
         Formed::Run(Box::new(agreed))
@@ -160,12 +160,20 @@ fn groups(ctx: &Context<'_>) -> Vec<(Agreement, Vec<Rank>)> {
     groups
 }
 
-/// What the maker of a rank's device leads to expect.
-fn expected_speed(ctx: &Context<'_>, rank: Rank) -> Option<f64> {
-    match &ctx.members.get(rank)?.state {
-        State::Joining(ready) => Some(DeviceSpec::of(&ready.device)?.speed()),
+/// How fast ranks may be to each other before the first window: by a step of each when it warmed up, where all have
+/// measured one, else by what the makers of their devices say.
+fn expected_speeds(ctx: &Context<'_>, ranks: &[Rank]) -> Vec<(Rank, f64)> {
+    let ready = |rank: Rank| match &ctx.members.get(rank)?.state {
+        State::Joining(ready) => Some(ready),
         _ => None,
-    }
+    };
+    let warm = |&rank: &Rank| {
+        let step = ready(rank)?.step.filter(|step| !step.is_zero())?;
+        Some((rank, 1.0 / ctx.config.slow.step(rank, step).as_secs_f64()))
+    };
+    let spec = |&rank: &Rank| Some((rank, DeviceSpec::of(&ready(rank)?.device)?.speed()));
+    let warm: Option<Vec<(Rank, f64)>> = ranks.iter().map(warm).collect();
+    warm.unwrap_or_else(|| ranks.iter().filter_map(spec).collect())
 }
 
 pub(crate) fn refuse(ctx: &mut Context<'_>, rank: Rank, why: Reason) {

@@ -54,6 +54,7 @@ fn ready(bias: &str, samples: u64) -> Ready {
         device: "cpu".into(),
         memory: None,
         libraries: String::new(),
+        step: None,
     }
 }
 

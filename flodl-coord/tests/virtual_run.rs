@@ -34,6 +34,19 @@ fn three_unequal_ranks_reach_nearly_the_sum_of_their_speeds() {
 }
 
 #[test]
+fn what_all_ranks_measured_beforehand_divides_the_first_window() {
+    let time = |warm: &[u32]| {
+        let outcome = run(Scenario { epochs: 1, warm: warm.to_vec(), ..scenario(&[8, 20, 160]) });
+        outcome.assert_exact((1, 8000));
+        outcome.ended.as_secs_f64()
+    };
+    let (cold, some, all) = (time(&[]), time(&[0, 1]), time(&[0, 1, 2]));
+    assert_eq!(some, cold, "one that is not known makes the others' steps no scale");
+    // Without, the first window lasts three batches of the slowest, in which the others do three of theirs.
+    assert!(cold - all > 0.25, "{cold:.3} s cold, {all:.3} s warm");
+}
+
+#[test]
 fn world_size_one_sync_and_odd_sizes() {
     for (mode, batch_ms, samples, batch_size) in [
         (Mode::CpuCadence, vec![10], 1000, 64),
@@ -308,7 +321,10 @@ prop_compose! {
         let lives = (restarts, late, leaves);
         let (restarts, late, leaves) = lives;
         let leaves = leaves.into_iter().filter(|leave| leave.1 < ranks).collect();
+        // Half of the runs begin warm.
+        let warm = (0..ranks).filter(|_| seed % 2 == 1).collect();
         Scenario {
+            warm,
             restarts,
             late,
             leaves,

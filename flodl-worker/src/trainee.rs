@@ -1,5 +1,6 @@
 //! The boundary to a user's model: a replica that steps on a batch and lends its tensors.
 
+use core::time::Duration;
 use flodl_wire::Epoch;
 use flodl_wire::message::join::TensorSpec;
 
@@ -28,10 +29,13 @@ pub trait Trainee {
     /// before the rank connects, with a batch of the training set; so that the first window, from which a rank's speed is
     /// first known, is not spent on it. The tensors must be afterwards what they were. By default nothing is done.
     ///
+    /// Answers with the time that a step takes with a core to itself, where the model can tell: the first windows are then
+    /// divided by it.
+    ///
     /// # Errors
     /// Whatever would keep a step from being done.
-    fn warm_up(&mut self, _batch: &Self::Batch) -> Result<(), Fault> {
-        Ok(())
+    fn warm_up(&mut self, _batch: &Self::Batch) -> Result<Option<Duration>, Fault> {
+        Ok(None)
     }
 
     /// One optimizer step on `batch`, which holds at least one sample.

@@ -161,6 +161,7 @@ impl<'a, T: Trainee> Prepared<'a, T> {
             device: job.trainee.device(),
             memory: None,
             libraries: format!("flodl-worker {}", env!("CARGO_PKG_VERSION")),
+            step: None,
         };
         Ok(Prepared { job, reduce, manifest, ready })
     }
@@ -174,7 +175,8 @@ impl<'a, T: Trainee> Prepared<'a, T> {
         let samples = u64::from(job.settings.batch_size.unwrap_or(WARM_UP_SAMPLES)).min(job.train_set.len());
         let indices: Vec<u64> = (0..samples).collect();
         let batch = user("reading a batch", || job.train_set.batch(&indices)).map_err(JobError::WarmUp)?;
-        user("warming up", || job.trainee.warm_up(&batch)).map_err(JobError::WarmUp)
+        self.ready.step = user("warming up", || job.trainee.warm_up(&batch)).map_err(JobError::WarmUp)?;
+        Ok(())
     }
 
     /// The worker, as this rank. `patience` is what the handshake announced.

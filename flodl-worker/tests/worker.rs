@@ -41,9 +41,12 @@ impl Trainee for Notes {
         vec![TensorSpec { name, dtype, shape, section: Section::Parameters }]
     }
 
-    fn warm_up(&mut self, batch: &Vec<u64>) -> Result<(), Fault> {
+    fn warm_up(&mut self, batch: &Vec<u64>) -> Result<Option<Duration>, Fault> {
         self.warmed.clone_from(batch);
-        if self.too_many.is_some_and(|many| batch.len() >= many) { Err("no room".into()) } else { Ok(()) }
+        if self.too_many.is_some_and(|many| batch.len() >= many) {
+            return Err("no room".into());
+        }
+        Ok(Some(Duration::from_millis(batch.len() as u64)))
     }
 
     fn step(&mut self, batch: &Vec<u64>, at: &StepContext) -> Result<StepOutcome, Fault> {
@@ -278,9 +281,10 @@ fn a_rank_warms_up_on_its_first_samples() {
         let warmed = prepared.warm_up().map_err(|error| error.to_string());
         assert_eq!(warmed, expect.map(|_| ()).map_err(str::to_owned));
         let worker = prepared.begin((Rank(0), Incarnation(1)), common::PATIENCE, Time::ZERO);
-        let expect = expect.unwrap_or(4);
-        assert_eq!(worker.trainee().warmed, (0..expect).collect::<Vec<u64>>());
+        assert_eq!(worker.trainee().warmed, (0..expect.unwrap_or(4)).collect::<Vec<u64>>());
         assert!(worker.trainee().contexts.is_empty(), "no step was done");
+        let step = Seat::new(worker, Duration::ZERO).ready().step;
+        assert_eq!(step, expect.ok().map(Duration::from_millis), "the coordinator is told");
     }
 }
 

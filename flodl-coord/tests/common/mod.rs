@@ -32,6 +32,8 @@ pub(crate) struct Scenario {
     pub(crate) samples: u64,
     /// Time of a batch, per rank.
     pub(crate) batch_ms: Vec<u64>,
+    /// Ranks that have measured a step before they are ready.
+    pub(crate) warm: Vec<u32>,
     /// Hosts that the ranks are spread over, in order.
     pub(crate) hosts: u32,
     pub(crate) faults: Vec<Fault>,
@@ -136,6 +138,7 @@ pub(crate) fn scenario(batch_ms: &[u64]) -> Scenario {
         batch_size: 64,
         samples: 8000,
         batch_ms: batch_ms.to_vec(),
+        warm: Vec::new(),
         hosts: 1,
         faults: Vec::new(),
         stops_at_ms: Vec::new(),
@@ -284,8 +287,10 @@ impl World {
             let report = HostReport::WillRestart { rank, incarnation };
             self.post(after_ns, Event::Input(Input::FromHost { session, report }));
         }
-        let samples = self.scenario.samples;
-        self.say(after_ns, rank, puppet::ready(samples));
+        let Scenario { samples, warm, batch_ms, .. } = &self.scenario;
+        let batch = batch_ms.get(rank.0 as usize).copied().map(Duration::from_millis);
+        let ready = puppet::ready(*samples, batch.filter(|_| warm.contains(&rank.0)));
+        self.say(after_ns, rank, ready);
     }
 
     /// A host may start these: lives that the world does not know yet begin.

@@ -68,7 +68,7 @@ pub(crate) fn tensors() -> Vec<TensorSpec> {
     vec![TensorSpec { name: "w".into(), dtype: Dtype::F32, shape: vec![10], section: Section::Parameters }]
 }
 
-pub(crate) fn ready(samples: u64) -> Report {
+pub(crate) fn ready(samples: u64, step: Option<Duration>) -> Report {
     Report::Ready(Box::new(Ready {
         manifest_digest: manifest_digest(&tensors()),
         layout: LayoutSizes { parameters: 10, buffers: 0, integers: 0 },
@@ -77,6 +77,7 @@ pub(crate) fn ready(samples: u64) -> Report {
         device: "cpu".into(),
         memory: None,
         libraries: String::new(),
+        step,
     }))
 }
 

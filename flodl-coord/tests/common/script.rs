@@ -46,8 +46,8 @@ impl Script {
             let host = HostId::from_name(&format!("host{rank}")).expect("a name");
             script.take(Input::HostConnected { session: SessionId(rank), host, rank_count: 1 });
         }
-        script.say(0, ready(8000));
-        script.say(1, ready(8000));
+        script.say(0, ready(8000, None));
+        script.say(1, ready(8000, None));
         script.say(0, Report::Manifest { part: 0, parts: 1, tensors: tensors() });
         script
     }

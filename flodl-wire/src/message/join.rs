@@ -32,6 +32,9 @@ pub struct Ready {
     pub memory: Option<u64>,
     /// Library versions, for people.
     pub libraries: String,
+    /// How long a step took when the model warmed up, with a core to itself; absent where that was not measured. A first
+    /// idea of how fast ranks are to each other, and no more.
+    pub step: Option<Duration>,
 }
 
 /// Elements of each typed section of the flattened model.

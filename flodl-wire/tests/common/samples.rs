@@ -152,6 +152,7 @@ fn ready() -> Ready {
         device: "cpu".to_owned(),
         memory: Some(8 << 30),
         libraries: "flodl 0.1.0".to_owned(),
+        step: Some(Duration::from_micros(18_500)),
     }
 }
 

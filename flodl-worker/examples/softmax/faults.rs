@@ -5,6 +5,7 @@ use flodl_worker::trainee::{
     EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorWriter, Trainee,
 };
 use std::str::FromStr;
+use std::time::Duration;
 
 /// What `--help` says of them.
 pub(crate) const HELP: &str = "\
@@ -76,7 +77,7 @@ impl<T: Trainee> Trainee for Faulty<T> {
         self.inner.manifest()
     }
 
-    fn warm_up(&mut self, batch: &T::Batch) -> Result<(), Fault> {
+    fn warm_up(&mut self, batch: &T::Batch) -> Result<Option<Duration>, Fault> {
         self.inner.warm_up(batch)
     }
 

@@ -5,7 +5,10 @@ use super::lend::{Stranger, Tensors};
 use super::losses::Losses;
 use super::optimizer::{Optimizer, Rule, clip};
 use crate::TensorSpec;
+use crate::emulation::waited_for_core;
 use crate::trainee::{EvalOutcome, Fault, StepContext, StepOutcome, TensorReader, TensorWriter, Trainee};
+use core::time::Duration;
+use std::time::Instant;
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
@@ -138,6 +141,20 @@ impl<'a> TorchModel<'a> {
         Ok((loss, gradients, samples))
     }
 
+    /// How long the gradients of a batch take with a core to itself.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it is this device's speed that is measured, before the rank connects"
+    )]
+    fn timed_gradients(&self, batch: &Batch) -> Result<Duration, TchError> {
+        let (began, waited) = (Instant::now(), waited_for_core());
+        self.gradients(batch).map(drop)?;
+        if let Device::Cuda(place) = self.store.device() {
+            tch::Cuda::synchronize(i64::try_from(place).unwrap_or(0));
+        }
+        Ok(began.elapsed().saturating_sub(waited_for_core().saturating_sub(waited)))
+    }
+
     /// The batch on the model's device, and its samples.
     fn take(&self, batch: &Batch) -> Result<(Batch, u64), TchError> {
         let device = self.store.device();
@@ -154,15 +171,15 @@ impl Trainee for TorchModel<'_> {
         self.tensors.manifest()
     }
 
-    /// The gradients of one batch, twice: the first pass allocates and chooses kernels, the second uses what the first left
-    /// behind. What a network changes in passing, such as running statistics, is put back. Numbers are drawn from
-    /// libtorch's generator where it draws any.
-    fn warm_up(&mut self, batch: &Batch) -> Result<(), Fault> {
+    /// The gradients of one batch, three times: the first pass allocates and chooses kernels, the shorter of the others is how
+    /// long a step takes. What a network changes in passing, such as running statistics, is put back. Numbers are drawn
+    /// from libtorch's generator where the network draws any.
+    fn warm_up(&mut self, batch: &Batch) -> Result<Option<Duration>, Fault> {
         let kept = self.tensors.kept()?;
-        for _ in 0..2 {
-            self.gradients(batch).map(drop)?;
-        }
-        Ok(self.tensors.restore(&kept)?)
+        self.timed_gradients(batch)?;
+        let step = self.timed_gradients(batch)?.min(self.timed_gradients(batch)?);
+        self.tensors.restore(&kept)?;
+        Ok(Some(step))
     }
 
     fn step(&mut self, batch: &Batch, at: &StepContext) -> Result<StepOutcome, Fault> {

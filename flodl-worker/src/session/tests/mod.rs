@@ -42,6 +42,7 @@ fn identity() -> Identity {
         device: "cpu".to_owned(),
         memory: None,
         libraries: String::new(),
+        step: None,
     };
     Identity { rank: Rank(2), incarnation: Incarnation(1), ready, manifest: (0..2500).map(spec).collect() }
 }
