@@ -18,7 +18,7 @@ use flodl_worker::worker::{Job, Worker};
 use std::path::Path;
 use std::time::Duration;
 use tch::nn::VarStore;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 fn network(seed: i64, normalised: bool) -> TorchModel<'static> {
     // Tests share the cores among themselves.
@@ -41,12 +41,12 @@ fn sets(limit: usize) -> (TensorSet, TensorSet) {
 /// Ranks that start from different parameters.
 fn ranks<'a>(
     (train, test): (&'a TensorSet, &'a TensorSet),
-    normalised: bool,
+    network: impl Fn(i64) -> TorchModel<'static>,
     ranks: u32,
 ) -> Conductor<'a, TorchModel<'static>> {
     let seat = |rank| {
         let job = Job {
-            trainee: network(i64::from(rank), normalised),
+            trainee: network(i64::from(rank)),
             train_set: Box::new(train),
             eval_set: Some(Box::new(test)),
             schedule: Box::new(|_| 0.05),
@@ -91,7 +91,7 @@ fn the_network_has_the_names_that_other_programs_read() {
 #[test]
 fn statistics_are_averaged_and_counters_agreed_on() {
     let (train, test) = sets(640);
-    let mut conductor = ranks((&train, &test), true, 3);
+    let mut conductor = ranks((&train, &test), |seed| network(seed, true), 3);
     let mut batches = 0;
     for leases in windows(640, 64, &[3, 1, 1]) {
         conductor.train(0, &leases);
@@ -118,11 +118,60 @@ fn statistics_are_averaged_and_counters_agreed_on() {
     conductor.finish();
 }
 
+/// A linear classifier whose parameters and buffers have all kinds that ranks average.
+fn of_many_kinds(seed: i64) -> TorchModel<'static> {
+    tch::set_num_threads(1);
+    tch::manual_seed(seed);
+    let store = VarStore::new(Device::Cpu);
+    let root = store.root();
+    let start = |shape: &[i64], kind| (Tensor::randn(shape, (Kind::Float, Device::Cpu)) * 0.01).to_kind(kind);
+    let weight = root.add("weight", start(&[784, 10], Kind::BFloat16), true);
+    let bias = root.add("bias", start(&[10], Kind::Half), true);
+    let gain = root.add("gain", start(&[1], Kind::Double) + 1.0, true);
+    // Running means, kept by the network itself.
+    let half = root.add("mean_half", start(&[10], Kind::Half), false);
+    let double = root.add("mean_double", start(&[10], Kind::Double), false);
+    let net = tch::nn::func_t(move |images: &Tensor, train| {
+        let product = images.flatten(1, -1).to_kind(Kind::BFloat16).matmul(&weight).to_kind(Kind::Float);
+        let output = (product + bias.to_kind(Kind::Float)) * gain.to_kind(Kind::Float);
+        if train {
+            let mean = output.detach().mean_dim(0, false, None);
+            half.shallow_clone().copy_(&(half.to_kind(Kind::Float) * 0.9 + &mean * 0.1));
+            double.shallow_clone().copy_(&(&double * 0.9 + mean * 0.1));
+        }
+        output
+    });
+    TorchModel::new(store, net, Sgd { momentum: 0.9, ..Sgd::default() }).unwrap()
+}
+
+/// Ranks compare what they hold with the average bit by bit, which a tensor of 16 bits cannot hold.
+#[test]
+fn tensors_of_every_kind_are_averaged_alike_on_all_ranks() {
+    let (train, test) = sets(1280);
+    let mut conductor = ranks((&train, &test), of_many_kinds, 3);
+    let mut digest = None;
+    for (version, leases) in (1..).zip(windows(1280, 64, &[5, 2, 1])) {
+        let result = conductor.step(0, &leases, Next::Window);
+        for report in &result.reports {
+            let held = report.replica_digest.map(|(version, digest)| (version.0, digest));
+            assert!(held.is_some() && (digest.is_none() || held == digest), "{held:?} {digest:?}");
+        }
+        let received = result.acks[0].received().unwrap();
+        digest = Some((version, received.digest));
+        for name in ["weight", "bias", "gain", "mean_half", "mean_double"] {
+            let of = tensors(&conductor, name);
+            assert!(of.iter().all(|tensor| tensor.equal(&of[0])), "{name}");
+        }
+    }
+    let found = conductor.finish().accuracy.unwrap();
+    assert!(found >= 0.6, "{found}");
+}
+
 #[test]
 fn unequal_ranks_learn_together() {
     let (train, test) = sets(2560);
     for normalised in [false, true] {
-        let mut conductor = ranks((&train, &test), normalised, 3);
+        let mut conductor = ranks((&train, &test), |seed| network(seed, normalised), 3);
         for epoch in 0..2 {
             for leases in windows(2560, 64, &[5, 2, 1]) {
                 let result = conductor.step(epoch, &leases, Next::Window);

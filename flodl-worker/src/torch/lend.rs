@@ -16,6 +16,23 @@ pub(super) struct Stranger {
 struct Entry {
     spec: TensorSpec,
     tensor: Tensor,
+    /// What was last written to a tensor of 16 bits, which holds it rounded.
+    written: Option<Tensor>,
+}
+
+impl Entry {
+    /// The tensor as the loop takes it: row-major on the CPU, as `f32` or `i64`. It shares the model's memory where that is how
+    /// the model holds it, and is a copy where not.
+    ///
+    /// Where a tensor of 16 bits still holds what was written to it, that is what is read: ranks compare what they hold with
+    /// what they were given, bit by bit, and the next average starts from what no rank has rounded.
+    fn staged(&self) -> Result<Tensor, TchError> {
+        let kind = if self.spec.section == Section::Integers { Kind::Int64 } else { Kind::Float };
+        let staged = self.tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(kind)?.f_contiguous()?;
+        let Some(written) = &self.written else { return Ok(staged) };
+        let rounded = written.f_to_kind(self.tensor.kind())?.f_to_kind(Kind::Float)?;
+        written.f_where_self(&rounded.f_eq_tensor(&staged)?, &staged)
+    }
 }
 
 /// Every tensor of the model, sorted by name.
@@ -33,7 +50,7 @@ impl Tensors {
                 _ => Section::Buffers,
             };
             let shape = tensor.size().into_iter().map(i64::unsigned_abs).collect();
-            entries.push(Entry { spec: TensorSpec { name, dtype, shape, section }, tensor });
+            entries.push(Entry { spec: TensorSpec { name, dtype, shape, section }, tensor, written: None });
         }
         entries.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
         Ok(Tensors(entries))
@@ -67,9 +84,8 @@ impl Tensors {
     }
 
     pub(super) fn read(&self, reader: &mut dyn TensorReader) -> Result<(), TchError> {
-        for Entry { spec, tensor } in &self.0 {
-            let mut staged = staged(tensor, spec.section)?;
-            match lent(&mut staged) {
+        for entry in &self.0 {
+            match lent(&mut entry.staged()?) {
                 TensorMut::F32(values) => reader.read(TensorRef::F32(values)),
                 TensorMut::I64(values) => reader.read(TensorRef::I64(values)),
             }
@@ -79,11 +95,14 @@ impl Tensors {
 
     pub(super) fn write(&mut self, writer: &mut dyn TensorWriter) -> Result<(), TchError> {
         let _no_grad = tch::no_grad_guard();
-        for Entry { spec, tensor } in &mut self.0 {
-            let mut staged = staged(tensor, spec.section)?;
+        for entry in &mut self.0 {
+            let mut staged = entry.staged()?;
             writer.write(lent(&mut staged));
-            if staged.data_ptr() != tensor.data_ptr() {
-                tensor.f_copy_(&staged)?;
+            if staged.data_ptr() != entry.tensor.data_ptr() {
+                entry.tensor.f_copy_(&staged)?;
+            }
+            if matches!(entry.spec.dtype, Dtype::Bf16 | Dtype::F16) {
+                entry.written = Some(staged);
             }
         }
         Ok(())
@@ -101,14 +120,7 @@ fn dtype(kind: Kind) -> Option<Dtype> {
     }
 }
 
-/// The tensor as the loop takes it: row-major on the CPU, as `f32` or `i64`. It shares the model's memory where that is how the
-/// model holds it, and is a copy where not.
-fn staged(tensor: &Tensor, section: Section) -> Result<Tensor, TchError> {
-    let kind = if section == Section::Integers { Kind::Int64 } else { Kind::Float };
-    tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(kind)?.f_contiguous()
-}
-
-/// The memory of what [`staged`] made.
+/// The memory of what [`Entry::staged`] made.
 fn lent(staged: &mut Tensor) -> TensorMut<'_> {
     let (at, len) = (staged.data_ptr(), staged.numel());
     let integers = staged.kind() == Kind::Int64;

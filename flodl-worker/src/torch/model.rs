@@ -47,7 +47,7 @@ type Loss<'a> = Box<dyn Fn(&Tensor, &Tensor) -> Tensor + 'a>;
 ///
 /// The tensors that ranks average are those of the `VarStore`, under its names, sorted. What requires a gradient when the model
 /// is built is a parameter; other floats (running statistics) are buffers, and `i64` are counters. Floats of 64 and of 16 bits
-/// travel as 32 bits. A tensor is lent from the model's own memory where it is `f32` or `i64` on the CPU, and through a copy on
+/// travel as 32 bits; what 16 bits round away of an average is kept beside them until a step changes the value. A tensor is lent from the model's own memory where it is `f32` or `i64` on the CPU, and through a copy on
 /// the CPU otherwise.
 ///
 /// A step puts the network into training mode (`train = true` of [`ModuleT`]), an evaluation does not and tracks no gradients.

@@ -43,10 +43,10 @@ fn seen(model: &TorchModel<'_>) -> Vec<Vec<f64>> {
 }
 
 /// output = input * weight, and a target of anything: the loss is the mean output.
-fn scale(store: VarStore) -> TorchModel<'static> {
+fn scale(store: VarStore, rule: impl Rule + 'static) -> TorchModel<'static> {
     let weight = store.root().var("weight", &[1], nn::Init::Const(2.0));
     let net = nn::func(move |inputs: &Tensor| inputs * &weight);
-    TorchModel::new(store, net, Sgd::default()).unwrap().loss(|output, _| output.mean(None))
+    TorchModel::new(store, net, rule).unwrap().loss(|output, _| output.mean(None))
 }
 
 fn batch(inputs: &[f32]) -> Batch {
@@ -65,7 +65,7 @@ fn tensors_of_all_kinds_are_lent_in_the_order_of_their_names() {
     drop(root.add("count", Tensor::from(40i64), false));
     // A matrix whose columns are the rows of its memory.
     drop(root.add("turned", Tensor::from_slice2(&[[1f32, 2.0], [3.0, 4.0]]).tr(), true));
-    let mut model = scale(store);
+    let mut model = scale(store, Sgd::default());
 
     let manifest = model.manifest();
     let found: Vec<_> =
@@ -90,6 +90,35 @@ fn tensors_of_all_kinds_are_lent_in_the_order_of_their_names() {
     assert_eq!(seen(&model), more);
     assert_eq!((bf16.kind(), bf16.double_value(&[1])), (Kind::BFloat16, -1.0));
     assert!(model.store().variables()["half"].requires_grad());
+}
+
+/// Writes these numbers, one for each tensor.
+struct Each(Vec<f32>);
+
+impl TensorWriter for Each {
+    fn write(&mut self, tensor: TensorMut<'_>) {
+        match tensor {
+            TensorMut::F32(values) => values.fill(self.0.remove(0)),
+            TensorMut::I64(values) => panic!("{values:?} are no floats"),
+        }
+    }
+}
+
+#[test]
+fn what_16_bits_cannot_hold_is_kept_until_a_step_changes_it() {
+    let store = VarStore::new(Device::Cpu);
+    let held = |kind| Tensor::from_slice(&[1f32, 1.0]).to_kind(kind);
+    let (used, unused) =
+        (store.root().add("a", held(Kind::BFloat16), true), store.root().add("b", held(Kind::Half), true));
+    let net = nn::func(move |inputs: &Tensor| used.narrow(0, 0, 1).to_kind(Kind::Float) * inputs);
+    let mut model = TorchModel::new(store, net, Sgd::default()).unwrap().loss(|output, _| output.mean(None));
+    // Between two numbers that 16 bits can hold.
+    let (a, b) = (f64::from(1.001f32), f64::from(-2.0003f32));
+    model.write_tensors(&mut Each(vec![1.001, -2.0003])).unwrap();
+    assert_eq!(seen(&model), [[a, a], [b, b]]);
+    assert_eq!((unused.double_value(&[0]), unused.kind()), (-2.0, Kind::Half));
+    model.step(&batch(&[1.0]), &AT).unwrap();
+    assert_eq!(seen(&model), [[0.5, a], [b, b]], "the rounded value makes the step");
 }
 
 #[test]
@@ -143,7 +172,7 @@ fn warming_up_leaves_the_tensors_as_they_were() {
 
 #[test]
 fn losses_wait_on_the_device() {
-    let mut model = scale(VarStore::new(Device::Cpu)).read_loss_every(3);
+    let mut model = scale(VarStore::new(Device::Cpu), Sgd::default()).read_loss_every(3);
     let none = StepOutcome::default();
     // The gradient is the mean of the inputs, so the weight falls from 2 by half of it each step.
     for (inputs, expect) in [
@@ -163,7 +192,7 @@ fn frozen_and_unused_tensors_stay_as_they_are() {
     let store = VarStore::new(Device::Cpu);
     drop(store.root().var("unused", &[1], nn::Init::Const(5.0)));
     let frozen = store.root().var("frozen", &[1], nn::Init::Const(7.0)).set_requires_grad(false);
-    let mut model = scale(store);
+    let mut model = scale(store, Sgd::default());
     assert_eq!(model.manifest()[0].section, Section::Buffers);
     model.step(&batch(&[2.0]), &AT).unwrap();
     assert_eq!(seen(&model), [vec![7.0], vec![5.0], vec![1.0]]);
@@ -172,7 +201,7 @@ fn frozen_and_unused_tensors_stay_as_they_are() {
 
 #[test]
 fn long_gradients_are_clipped() {
-    let mut model = scale(VarStore::new(Device::Cpu)).clip_norm(0.5);
+    let mut model = scale(VarStore::new(Device::Cpu), Sgd::default()).clip_norm(0.5);
     model.step(&batch(&[2.0]), &AT).unwrap();
     let [weight] = seen(&model)[0][..] else { panic!("one weight") };
     assert!((weight - 1.75).abs() < 1e-6, "{weight}");
