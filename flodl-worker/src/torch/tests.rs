@@ -207,6 +207,57 @@ fn long_gradients_are_clipped() {
     assert!((weight - 1.75).abs() < 1e-6, "{weight}");
 }
 
+#[test]
+fn dropout_is_for_steps_alone() {
+    tch::manual_seed(5);
+    let store = VarStore::new(Device::Cpu);
+    let weights = store.root().var("weights", &[64], nn::Init::Const(1.0));
+    let net = nn::func_t(move |inputs: &Tensor, train| (inputs * &weights).dropout(0.5, train));
+    let mut model = TorchModel::new(store, net, Sgd::default()).unwrap().loss(|output, _| output.sum(Kind::Float));
+    let batch = Batch {
+        inputs: Tensor::ones([1, 64], (Kind::Float, Device::Cpu)),
+        targets: Tensor::zeros([1], (Kind::Float, Device::Cpu)),
+    };
+    assert_eq!(model.evaluate(&batch).unwrap().loss_sum, 64.0);
+    // What is dropped has no gradient, and what is left counts twice.
+    model.step(&batch, &AT).unwrap();
+    let after = seen(&model).remove(0);
+    let kept = after.iter().filter(|weight| **weight == 0.0).count();
+    assert!((8..=56).contains(&kept), "{after:?}");
+    assert_eq!(after.iter().filter(|weight| **weight == 1.0).count(), 64 - kept);
+    assert_eq!(model.evaluate(&batch).unwrap().loss_sum, (64 - kept) as f64);
+}
+
+#[test]
+fn another_model_goes_on_from_a_state_that_was_read() {
+    let inputs = batch(&[0.5, -2.0, 3.0]);
+    let make = |rule: AdamW| scale(VarStore::new(Device::Cpu), rule).clip_norm(0.4);
+    let mut lasting = make(AdamW::default());
+    for _ in 0..3 {
+        lasting.step(&inputs, &AT).unwrap();
+    }
+    let state = lasting.optimizer().state().unwrap();
+    let names: Vec<&str> = state.keys().map(String::as_str).collect();
+    assert_eq!(names, ["weight.exp_avg", "weight.exp_avg_sq", "weight.step"]);
+    // Through a file, as a checkpoint would.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("optimizer.safetensors");
+    Tensor::write_safetensors(&state.iter().collect::<Vec<_>>(), &path).unwrap();
+    let state = Tensor::read_safetensors(&path).unwrap().into_iter().collect();
+
+    let value = seen(&lasting)[0][0];
+    let resumed = |state| {
+        let mut model = make(AdamW::default());
+        model.write_tensors(&mut Each(vec![value as f32])).unwrap();
+        model.optimizer_mut().restore(state).unwrap();
+        model.step(&inputs, &AT).unwrap();
+        seen(&model)
+    };
+    lasting.step(&inputs, &AT).unwrap();
+    assert_eq!(resumed(&state), seen(&lasting));
+    assert_ne!(resumed(&State::new()), seen(&lasting));
+}
+
 /// A classifier with batch normalisation and dropout.
 #[derive(Debug)]
 struct Moody {

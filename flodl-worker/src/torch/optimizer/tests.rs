@@ -198,6 +198,22 @@ fn gradients_stay_as_they_are() {
 }
 
 #[test]
+fn gradients_of_several_kinds_have_one_norm() {
+    let of = |value: f64, kind| Tensor::from_slice(&[value]).to_kind(kind);
+    let mut gradients = [of(2.0, Kind::Float), of(4.0, Kind::Double), of(4.0, Kind::BFloat16)];
+    clip(&mut gradients, 3.0).unwrap();
+    for (gradient, (value, kind)) in
+        gradients.iter().zip([(1.0, Kind::Float), (2.0, Kind::Double), (2.0, Kind::BFloat16)])
+    {
+        assert_eq!(gradient.kind(), kind);
+        assert!((gradient.double_value(&[0]) - value).abs() < 1e-2, "{gradient}");
+    }
+    let mut none = [Tensor::new()];
+    clip(&mut none, 1.0).unwrap();
+    assert!(!none[0].defined());
+}
+
+#[test]
 fn settings_that_make_no_sense_are_refused() {
     let sgd = Sgd::default();
     assert_eq!(sgd.check(), Ok(()));
