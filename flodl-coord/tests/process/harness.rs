@@ -2,6 +2,7 @@
 
 use flodl_monitor::Summary;
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,6 +23,8 @@ pub(crate) enum Program<'a> {
     Trainer(&'a str),
     /// A script of the world that gets the trainer and these arguments.
     Script(&'a str, &'a str),
+    /// Another program with these arguments.
+    Other(&'a Path, &'a str),
 }
 
 /// One test's own world.
@@ -53,6 +56,11 @@ impl World {
         self.start(self.command(line, &Program::Script(script, trainer)), line)
     }
 
+    /// The same with another program behind `--`.
+    pub(crate) fn run_with(&self, program: &Path, line: &str, args: &str) -> Running {
+        self.start(self.command(line, &Program::Other(program, args)), line)
+    }
+
     /// A script in this world's folder, with this content.
     pub(crate) fn script(&self, name: &str, content: &str) {
         let path = self.path(name);
@@ -73,22 +81,27 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flodl"));
         command.args(line.split_whitespace()).current_dir(self.folder.path()).env(MARK, self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let trainer = match *program {
+        let args = match *program {
             Program::None => return command,
-            Program::Trainer(trainer) => {
-                command.arg("--");
-                trainer
+            Program::Trainer(args) => {
+                command.arg("--").arg(trainer_path());
+                args
             }
-            Program::Script(script, trainer) => {
-                command.arg("--").arg(self.path(script));
-                trainer
+            Program::Script(script, args) => {
+                command.arg("--").arg(self.path(script)).arg(trainer_path());
+                args
+            }
+            Program::Other(program, args) => {
+                command.arg("--").arg(program);
+                args
             }
         };
-        command.arg(trainer_path()).args(trainer.split_whitespace());
+        command.args(args.split_whitespace());
         command
     }
 
-    fn start(&self, mut command: Command, line: &str) -> Running {
+    /// Starts a command in this world's folder, its output going to files.
+    pub(crate) fn start(&self, mut command: Command, line: &str) -> Running {
         let n = (0..).find(|n| !self.path(format!("out-{n}")).exists()).expect("some number is free");
         let (out, err) = (self.path(format!("out-{n}")), self.path(format!("err-{n}")));
         command.current_dir(self.folder.path()).env(MARK, self.folder.path());
@@ -253,4 +266,9 @@ pub(crate) fn poll<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Opt
             None => sleep(Duration::from_millis(20)),
         }
     }
+}
+
+/// Says that this test is skipped, straight to the stream: the harness would keep what a passing test prints to itself.
+pub(crate) fn skipped(why: &str) {
+    io::stderr().write_all(format!("skipped: {why}\n").as_bytes()).ok();
 }

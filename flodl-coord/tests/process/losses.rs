@@ -1,8 +1,9 @@
 //! What is left when something dies or a person stops the run.
 
-use crate::harness::{World, poll, signal};
+use crate::harness::{Running, World, poll, signal};
 use crate::joins::{serve, ticket};
-use crate::runs::names_its_model;
+use crate::runs::{FILES, names_its_model};
+use flodl_monitor::Summary;
 use rustix::process::Signal;
 use std::fs;
 use std::time::Duration;
@@ -25,20 +26,26 @@ fn commits(world: &World, version: u64) {
 #[test]
 fn a_killed_worker_is_survived_and_no_sample_is_lost() {
     let world = World::new();
-    let line = "run -n 3 --epochs 60 --batch-size 16 --step-ms 2 --run-dir run --summary summary.json";
-    let run = world.train(line, "--samples 800");
-    commits(&world, 3);
+    let run = world.train(&format!("run -n 3 --epochs 60 --batch-size 16 --step-ms 2 {FILES}"), "--samples 800");
+    survives_a_kill(&world, run, 48_000);
+}
+
+/// Kills rank 1 of a run with [`FILES`] after a few rounds: the others train all samples.
+pub(crate) fn survives_a_kill(world: &World, run: Running, samples: u64) -> Summary {
+    commits(world, 3);
     signal(world.rank(1).expect("is running"), Signal::KILL);
     let ended = run.exits(3);
     ended.said(&["rank 1 died", "9"]);
     let summary = world.summary("summary.json");
-    assert_eq!((summary.samples_committed, summary.samples_expected), (48_000, Some(48_000)));
+    assert_eq!((summary.samples_committed, summary.samples_expected), (samples, Some(samples)));
     assert_eq!((summary.degraded, summary.exit, summary.digests_equal), (true, Some(3), Some(true)));
     assert_eq!(summary.deaths.iter().map(|death| death.rank).collect::<Vec<_>>(), [1]);
     assert!(summary.deaths[0].why.contains('9'), "names the signal: {:?}", summary.deaths);
     names_its_model(&ended, summary.version);
-    assert!(ended.out.contains("repeated"), "says how many samples: {}", ended.out);
+    let told = format!("{samples} of {samples} committed (exact), {} repeated", summary.repeats);
+    assert!(ended.out.contains(&told), "{told}: {}", ended.out);
     world.empties_within(NO_ORPHAN);
+    summary
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `flodl` as people run it: real processes, real sockets, real signals. The trainers are this package's example `trainer`.
+//! `flodl` as people run it: real processes, real sockets, real signals. The trainers are this package's example `trainer`
+//! and, in `digits`, flodl-worker's example of that name.
 //!
 //! Every test has a folder of its own, polls with deadlines instead of sleeping, and leaves no process behind.
 
@@ -6,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a test that fails or is skipped says more")]
 
 mod console;
+mod digits;
 mod faults;
 mod harness;
 mod hostile;

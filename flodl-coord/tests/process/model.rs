@@ -1,11 +1,29 @@
 //! The saved model is what others can open.
 
-use crate::harness::World;
+use crate::harness::{World, skipped};
 use safetensors::SafeTensors;
-use std::fs;
-use std::io::Write;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::{env, fs};
+
+/// The Python that `PEERS_PYTHON` names, else `python3`, where it can import one of these lists of packages; `None`, and a line
+/// that says so, where it cannot.
+pub(crate) fn python_with(packages: &[&str]) -> Option<OsString> {
+    let named = env::var_os("PEERS_PYTHON").filter(|name| !name.is_empty());
+    let python = named.unwrap_or_else(|| "python3".into());
+    let imports = |packages: &&str| {
+        let mut probe = Command::new(&python);
+        probe.arg("-c").arg(format!("import {packages}")).env_remove("LD_LIBRARY_PATH").stderr(Stdio::null());
+        probe.status().is_ok_and(|status| status.success())
+    };
+    if packages.iter().any(imports) {
+        return Some(python);
+    }
+    let (python, packages) = (python.display(), packages.join(", nor "));
+    skipped(&format!("{python} has not the packages {packages}; name a Python that has them in PEERS_PYTHON"));
+    None
+}
 
 fn trained(world: &World) -> PathBuf {
     world.train("run -n 2 --epochs 2 --batch-size 16 --run-dir run", "--samples 500").exits(0);
@@ -31,15 +49,10 @@ fn the_safetensors_crate_opens_it() {
 
 #[test]
 fn pythons_safetensors_opens_it() {
-    let probe = Command::new("python3").args(["-c", "import safetensors, numpy"]).stderr(Stdio::null()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        // Straight to the stream: the harness would keep what a passing test prints to itself.
-        writeln!(std::io::stderr(), "skipped: python3 has no packages safetensors and numpy here").expect("stderr");
-        return;
-    }
+    let Some(python) = python_with(&["safetensors, numpy"]) else { return };
     let world = World::new();
     let script = "import sys; from safetensors.numpy import load_file; model = load_file(sys.argv[1]); \
                   assert model['weight'].shape == (4, 8) and model['bias'].shape == (4,), model";
-    let status = Command::new("python3").arg("-c").arg(script).arg(trained(&world)).status().expect("was there before");
+    let status = Command::new(python).arg("-c").arg(script).arg(trained(&world)).status().expect("was there before");
     assert!(status.success());
 }

@@ -1,6 +1,6 @@
 //! `flodl run` that ends well: every sample once, the same bits everywhere.
 
-use crate::harness::{Ended, World};
+use crate::harness::{Ended, Running, World};
 use flodl_monitor::Summary;
 use std::fs;
 
@@ -27,9 +27,12 @@ pub(crate) fn names_its_model(ended: &Ended, version: Option<u64>) {
     assert!(path.ends_with("model.safetensors") && fs::metadata(path).is_ok(), "{path}");
 }
 
-fn check(line: &str, trainer: &str, samples: u64) -> Summary {
-    let world = World::new();
-    let ended = world.train(&format!("{line} --run-dir run --summary summary.json"), trainer).exits(0);
+/// Options by which a run leaves its files where these tests look for them.
+pub(crate) const FILES: &str = "--run-dir run --summary summary.json";
+
+/// Waits for the end of a run with [`FILES`] that nothing disturbs.
+pub(crate) fn ends_well(world: &World, run: Running, samples: u64) -> Summary {
+    let ended = run.exits(0);
     let summary = world.summary("summary.json");
     is_exact(&summary, samples);
     names_its_model(&ended, summary.version);
@@ -37,6 +40,18 @@ fn check(line: &str, trainer: &str, samples: u64) -> Summary {
     assert!(world.path("run/timeline.jsonl").exists());
     world.empties_within(std::time::Duration::from_secs(5));
     summary
+}
+
+fn check(line: &str, trainer: &str, samples: u64) -> Summary {
+    let world = World::new();
+    let run = world.train(&format!("{line} {FILES}"), trainer);
+    ends_well(&world, run, samples)
+}
+
+/// That every rank has trained more than the one after it.
+pub(crate) fn the_faster_train_more(summary: &Summary) {
+    let shares: Vec<f64> = summary.per_rank.iter().map(|rank| rank.share.expect("is known")).collect();
+    assert!(shares.is_sorted_by(|one, next| one > next), "{:?}", summary.per_rank);
 }
 
 fn learns(summary: &Summary) {
@@ -48,8 +63,7 @@ fn three_unequal_ranks() {
     let line = "run -n 3 --epochs 4 --batch-size 16 --step-ms 2 --slow 1=2.5 --slow 2=4";
     let summary = check(line, "--samples 4000", 16_000);
     learns(&summary);
-    let share = |rank: usize| summary.per_rank[rank].share.expect("is known");
-    assert!(share(0) > share(1) && share(1) > share(2), "{:?}", summary.per_rank);
+    the_faster_train_more(&summary);
     assert!(summary.ceiling_fraction.is_some_and(|fraction| fraction > 0.5), "{:?}", summary.ceiling_fraction);
     assert!(summary.per_rank.iter().all(|rank| rank.emulated.is_some()), "emulation is named");
 }

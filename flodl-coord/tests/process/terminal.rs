@@ -1,10 +1,10 @@
 //! `flodl` under a pseudo terminal.
 
-use crate::harness::{LONGEST, Program, World, poll};
+use crate::harness::{LONGEST, Program, World, poll, skipped};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, ExitStatus};
@@ -42,8 +42,7 @@ impl World {
         let (near, far) = match open(columns) {
             Ok(pair) => pair,
             Err(error) => {
-                let text = format!("skipped: no pseudo terminal: {error}\n");
-                io::stderr().write_all(text.as_bytes()).ok();
+                skipped(&format!("no pseudo terminal: {error}"));
                 return None;
             }
         };
