@@ -12,6 +12,8 @@
 //!
 //! - [`Cadence`]: the interface, and [`Plan`], its answer. [`Elche`] implements it.
 //! - [`Pool`]: the samples of one open epoch, from leased to committed; [`Permutation`] is the order they come in.
+//! - [`Guard`]: whether replicas drift apart too far for longer windows. One of one's own is a single function.
+//! - [`model`] and [`forecast`]: a run in computed time, and what it says of a cluster.
 //! - [`StopRule`] and [`Batches`]: the member's side, which ends a window by the plan's budget and cuts leases into
 //!   batches.
 //!
@@ -56,6 +58,7 @@ mod device;
 mod elche;
 mod election;
 mod feedback;
+pub mod forecast;
 mod growth;
 mod guard;
 mod lead;

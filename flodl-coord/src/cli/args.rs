@@ -44,6 +44,10 @@ pub(crate) enum Command {
     Ticket(TicketArgs),
     /// Start this host's ranks and join them to the run that a ticket names
     Join(JoinArgs),
+    /// Forecast what a cluster would do in each mode
+    Plan(PlanArgs),
+    /// Plan a finished run's windows again with other settings, in computed time
+    Replay(ReplayArgs),
     /// Watch over a relay's processes (started by `flodl` itself)
     #[command(hide = true)]
     Guard(GuardArgs),
@@ -108,6 +112,40 @@ pub(crate) struct JoinArgs {
     pub(crate) restarts: u32,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
+}
+
+/// `flodl plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The cluster: a description in TOML (batch_size, samples, parameters, link_gbit_s, link_latency_ms, and [[rank]]
+    /// with batch_ms, host and count), or the folder of a finished run
+    #[arg(value_name = "CLUSTER.toml|RUN")]
+    pub(crate) cluster: PathBuf,
+    /// The part of the time that may go to waiting and averaging [default: 0.03]
+    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
+    pub(crate) overhead_target: Option<f64>,
+    /// Batches of the slowest rank in the shortest window [default: 4]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub(crate) min_anchor: Option<u32>,
+    /// Batches of the slowest rank in the longest window [default: 1000]
+    #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
+    pub(crate) max_anchor: Option<u32>,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `flodl replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// The folder of a finished run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: PathBuf,
+    #[command(flatten)]
+    pub(crate) scheduling: SchedulingArgs,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `flodl guard`.

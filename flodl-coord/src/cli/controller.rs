@@ -96,7 +96,8 @@ fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
     Ok(config)
 }
 
-fn scheduling(args: &SchedulingArgs) -> Result<Scheduling, Failure> {
+/// How windows are planned, as the command line says.
+pub(crate) fn scheduling(args: &SchedulingArgs) -> Result<Scheduling, Failure> {
     let anchor = AnchorSettings {
         start: args.anchor,
         min: args.min_anchor,

@@ -13,6 +13,8 @@ mod join;
 mod local;
 mod look;
 mod painter;
+mod plan;
+mod recorded;
 mod root;
 mod rundir;
 mod saver;
@@ -106,6 +108,8 @@ fn follow(command: Command, extensions: Extensions, console: &Console) -> Result
         Command::Serve(args) => controller::serve(&args, extensions, console),
         Command::Ticket(args) => write_ticket(&args),
         Command::Join(args) => join::join(&args, console),
+        Command::Plan(args) => plan::plan(&args).map(answered),
+        Command::Replay(args) => recorded::replay(&args).map(answered),
         Command::Guard(_) => Ok(flodl_relay::agent::guard_main()),
     }
 }
@@ -115,6 +119,12 @@ fn write_ticket(args: &args::TicketArgs) -> Result<ExitCode, Failure> {
     let told = ticket::write(args, &here).map_err(Failure::failed)?;
     tell(&told);
     Ok(ExitCode::SUCCESS)
+}
+
+/// An answer is all there was to do.
+fn answered(text: String) -> ExitCode {
+    tell(&text);
+    ExitCode::SUCCESS
 }
 
 /// Writes an answer to standard output; where nobody reads it, nobody misses it.
