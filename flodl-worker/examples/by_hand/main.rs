@@ -3,6 +3,8 @@
 //! It is here to be compared with (`cargo xtask bench worker`): after each epoch it prints a line of JSON with the samples per
 //! second of its training steps.
 
+#![expect(clippy::disallowed_methods, reason = "a program that tells its own speed reads the clock")]
+
 #[path = "../digits/model.rs"]
 mod model;
 
