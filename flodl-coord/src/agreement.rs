@@ -92,8 +92,9 @@ impl Lists {
         true
     }
 
-    pub(crate) fn forget_gone(&mut self, ctx: &Context<'_>) {
-        self.asked.retain(|&rank, _| ctx.members.get(rank).is_some_and(|member| !member.is_gone()));
+    /// A life is over: nothing is on its way from it any more.
+    pub(crate) fn forget(&mut self, rank: Rank) {
+        self.asked.remove(&rank);
     }
 
     /// A part of a rank's list of tensors.

@@ -100,7 +100,6 @@ impl Forming {
 
     /// The list of tensors behind each digest is asked for once, from the lowest rank that announced it.
     fn ask_manifests(&mut self, ctx: &mut Context<'_>, groups: &[(Agreement, Vec<Rank>)]) -> Option<Waiting> {
-        self.lists.forget_gone(ctx);
         let mut from = Vec::new();
         let mut wanted: BTreeMap<[u8; 32], Rank> = BTreeMap::new();
         for (agreement, ranks) in groups {

@@ -79,7 +79,6 @@ impl Running {
         if joining.is_empty() {
             return;
         }
-        self.lists.forget_gone(ctx);
         for (rank, its) in joining {
             if its == self.agreed.agreement {
                 self.welcome(ctx, rank);

@@ -94,9 +94,15 @@ impl Coordinator {
             ctx.event(EventKind::RankFinished { rank }, None);
         }
         match &mut self.phase {
-            Phase::Running(running) if formed => running.lose(&mut ctx, rank, &fate),
+            Phase::Forming(forming) => forming.lists.forget(rank),
+            Phase::Running(running) => {
+                running.lists.forget(rank);
+                if formed {
+                    running.lose(&mut ctx, rank, &fate);
+                }
+            }
             Phase::Finishing(finishing) => finishing.lose(&mut ctx, rank),
-            Phase::Forming(_) | Phase::Running(_) | Phase::Ended => {}
+            Phase::Ended => {}
         }
         if fate.is_loss() {
             let why = fate.reason(rank);

@@ -195,10 +195,10 @@ impl Members {
         member.doubt = None;
         member.leaving = None;
         member.past.flaps.died(now);
+        member.past.losses += u32::from(fate.is_loss());
         if was_in {
             self.world.present -= 1;
             if fate.is_loss() {
-                member.past.losses += 1;
                 member.past.missing = true;
                 self.world.missing += 1;
             }

@@ -115,7 +115,10 @@ impl OpenRound {
         match self.finished() {
             Ok(_) => Vec::new(),
             Err(Unfinished::Snapshots { missing } | Unfinished::Acks { missing }) => missing,
-            Err(Unfinished::Fold { waits_for }) => waits_for.map(|(rank, _)| rank).into_iter().collect(),
+            Err(Unfinished::Fold { waits_for }) => {
+                let expected = |rank: &Rank| self.parts.get(rank).is_some_and(|part| part.out.is_none());
+                waits_for.map(|(rank, _)| rank).into_iter().filter(expected).collect()
+            }
         }
     }
 

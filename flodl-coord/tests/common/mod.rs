@@ -244,7 +244,7 @@ impl World {
     /// The whole run.
     pub(crate) fn run(mut self) -> Outcome {
         self.begin();
-        for _ in 0..1_000_000 {
+        for _ in 0..200_000 {
             if self.oracle.outcome.exit.is_some() {
                 self.oracle.outcome.ended = self.now;
                 return self.oracle.outcome;
