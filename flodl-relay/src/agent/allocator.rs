@@ -1,19 +1,17 @@
 //! How the C library of a rank keeps its memory.
 //!
 //! A training step frees what it allocated and allocates the same again. By default glibc hands large blocks back to the
-//! system in between, which then clears every page anew: on a CPU a sixth to a third of a small network's step. A rank is
-//! told to keep what it has, and to ask for large pages, which programs without glibc ignore.
+//! system in between, which then clears every page anew: on a CPU a tenth of a small network's step. A rank is told to keep
+//! what it has; programs without glibc ignore it.
+//!
+//! Large pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`) take another fifth off, but where memory is in small pieces the
+//! system stops a process for seconds to make them. They are left to the user.
 
-/// The settings: no block by `mmap` of its own, nothing back to the system, large pages where the system allows them.
-const KEEP: [(&str, &str); 3] = [
-    ("MALLOC_MMAP_MAX_", "0"),
-    ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
-    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-];
+/// The settings: no block by `mmap` of its own, nothing back to the system.
+const KEEP: [(&str, &str); 2] = [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "1099511627776")];
 
 /// What says that somebody has chosen an allocator or its settings already.
-const CHOSEN: [&str; 8] = [
-    "GLIBC_TUNABLES",
+const CHOSEN: [&str; 7] = [
     "LD_PRELOAD",
     "MALLOC_ARENA_MAX",
     "MALLOC_MMAP_MAX_",

@@ -50,11 +50,7 @@ const PROGRAMS: [Program; 5] = [
 ];
 
 /// The settings of glibc's allocator that flodl gives its ranks; with them a program is `tuned`.
-const TUNED: [(&str, &str); 3] = [
-    ("MALLOC_MMAP_MAX_", "0"),
-    ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
-    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-];
+const TUNED: [(&str, &str); 2] = [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "1099511627776")];
 
 impl Program {
     fn name(self) -> &'static str {
