@@ -238,12 +238,15 @@ impl Root {
         let Some(consensus) = &mut self.consensus else { return };
         match outcome {
             RoundOutcome::Committed { .. } if !was_open => self.out.push_back(Output::Refused(Refusal::NotOpen(round))),
-            RoundOutcome::Committed { version } => {
-                if let Err(why) = consensus.commit(version.0) {
+            RoundOutcome::Committed { version } => match consensus.commit(version.0) {
+                Ok(()) => {}
+                // Nothing was folded, and those who lack the consensus in force are handed it.
+                Err(CommitError::NoMass) if consensus.version() == Some(version.0) => consensus.abandon(),
+                Err(why) => {
                     consensus.abandon();
                     self.out.push_back(Output::Refused(Refusal::Commit { round, why }));
                 }
-            }
+            },
             RoundOutcome::Nothing if was_open => consensus.abandon(),
             RoundOutcome::Nothing => {}
         }
