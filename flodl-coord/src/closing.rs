@@ -46,7 +46,11 @@ impl Running {
         }
         self.update_members(ctx, &open, &closing);
         self.record_round(ctx, &open, &folded, &closing);
-        self.longest_round = self.longest_round.max(ctx.now.since(open.requested));
+        // A round that was held up says nothing of how long one takes: ten times that would be the next one's ceiling.
+        let took = ctx.now.since(open.requested);
+        if took < ctx.deadlines.round_ceiling(self.longest_round) {
+            self.longest_round = self.longest_round.max(took);
+        }
         ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
         if folded.any_mass {
             self.feed_scheduler(ctx, &open);
@@ -122,7 +126,11 @@ impl Running {
     }
 
     /// Who holds the consensus can train; who does not is a joiner in the next round.
+    ///
+    /// A round that somebody held up until it was let go may have reached nobody in time: that is none of the others' fault.
     fn update_members(&mut self, ctx: &mut Context<'_>, open: &OpenRound, closing: &Closing) {
+        let reached = open.parts.values().any(|part| part.received().is_some());
+        let held_up = !reached && open.parts.values().any(|part| part.out.is_some());
         for (&rank, part) in open.parts.iter().filter(|(_, part)| part.out.is_none()) {
             let Some(member) = ctx.members.get_mut(rank).filter(|member| member.takes_part()) else { continue };
             if closing.holders.contains(&rank) {
@@ -133,7 +141,7 @@ impl Running {
                 continue;
             }
             // While no consensus exists only its source can be at fault.
-            if self.consensus.is_some() || part.part == Part::Source {
+            if (self.consensus.is_some() && !held_up) || part.part == Part::Source {
                 member.missed += 1;
             }
             member.state = State::Syncing;
@@ -216,7 +224,6 @@ fn given_back(settled: &BTreeMap<Rank, Settlement>, rank: Rank) -> u64 {
 fn blamed(ctx: &Context<'_>, rank: Rank, part: &RoundPart) -> bool {
     match part.out {
         Some(Out::Dead { brought_itself_down }) => brought_itself_down,
-        Some(Out::Cut) => false,
         None => ctx.members.get(rank).is_some_and(|member| member.doubt.is_none()),
     }
 }

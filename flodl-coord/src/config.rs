@@ -4,7 +4,7 @@ use crate::MaxFailure;
 use crate::id;
 use core::fmt;
 use core::time::Duration;
-use flodl_elche::{AnchorSettings, GuardKind, Mode, Settings, SettingsError};
+use flodl_elche::{AnchorSettings, GuardKind, Mode, Settings, SettingsError, Windowing};
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::message::join::Emulation;
 use flodl_wire::{Rank, RunId};
@@ -50,6 +50,8 @@ pub struct Scheduling {
     pub max_batch_diff: Option<u32>,
     /// Under Async, how many batches a rank may run ahead of its window.
     pub overshoot: Option<u32>,
+    /// How a rank knows that its window is over; counts are there to compare budgets with.
+    pub windowing: Windowing,
 }
 
 /// Who may be missing, and how one leaves.
@@ -230,15 +232,15 @@ impl Config {
     /// The scheduler's settings for a run with batches of this size.
     #[must_use]
     pub fn settings(&self, batch_size: u32) -> Settings {
-        let Scheduling { guard: _, speeds, anchor, max_batch_diff, overshoot } = &self.scheduling;
+        let Scheduling { guard: _, speeds, anchor, max_batch_diff, overshoot, windowing } = &self.scheduling;
         Settings {
             policy: self.mode.policy(),
             batch_size,
             anchor: *anchor,
             max_batch_diff: *max_batch_diff,
             overshoot: *overshoot,
+            windowing: *windowing,
             speed_hints: speeds.iter().map(|(&rank, &speed)| (id::slot(rank), speed)).collect(),
-            ..Settings::default()
         }
     }
 

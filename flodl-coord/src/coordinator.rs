@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::finishing::{Ending, Finishing};
 use crate::formation::{Formed, Forming};
 use crate::members::Members;
-use crate::running::{Running, Snapshot, Step, Stopping};
+use crate::running::{Folder, Running, Snapshot, Step, Stopping};
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
 use flodl_elche::{Elche, Guard};
@@ -113,6 +113,7 @@ impl Coordinator {
                     running.folded(folded);
                 }
             }
+            Input::RootWaits { round, rank, chunk } => self.fold_waits(Folder::Root, round, (rank, chunk), now),
             Input::Saved { version, result } => {
                 self.in_finishing(now, |finishing, ctx| finishing.saved(ctx, version, result));
             }

@@ -1,7 +1,8 @@
 //! What hosts and ranks say: who may come in, who is gone, and whether somebody spoke out of turn.
 
-use crate::coordinator::{Coordinator, Phase};
+use crate::coordinator::{Coordinator, Phase, context};
 use crate::members::{HostLink, State};
+use crate::running::Folder;
 use crate::{Fate, Output};
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::message::control::Control;
@@ -9,7 +10,7 @@ use flodl_wire::message::join::Admit;
 use flodl_wire::message::record::{EventKind, Reason};
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::message::{HostReport, Report};
-use flodl_wire::{HostId, Rank, SessionId, Time};
+use flodl_wire::{HostId, Rank, Round, SessionId, Time};
 
 impl Coordinator {
     pub(crate) fn heard(&mut self, session: SessionId, rank: Option<Rank>, now: Time) {
@@ -109,9 +110,7 @@ impl Coordinator {
             }
             HostReport::Leaving => self.host_leaves(session, now),
             HostReport::Waiting { round, rank, chunk } if self.members.reached_through(session, rank) => {
-                if let Phase::Running(running) = &mut self.phase {
-                    running.fold_waits(round, rank, chunk);
-                }
+                self.fold_waits(Folder::Host, round, (rank, chunk), now);
             }
             HostReport::RankNotStarted { rank, incarnation, error } if mine(rank, incarnation) => {
                 self.lose(rank, Fate::NotStarted { error }, now);
@@ -128,6 +127,17 @@ impl Coordinator {
             | HostReport::RankNotStarted { .. }
             | HostReport::RankExited { .. }
             | HostReport::RankLost { .. } => {}
+        }
+    }
+
+    pub(crate) fn fold_waits(&mut self, by: Folder, round: Round, of: (Rank, u32), now: Time) {
+        let ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+        let late = match &mut self.phase {
+            Phase::Running(running) => running.fold_waits(&ctx, by, round, of),
+            _ => Vec::new(),
+        };
+        for (rank, fate) in late {
+            self.expel(rank, fate, now);
         }
     }
 

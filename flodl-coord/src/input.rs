@@ -2,7 +2,7 @@
 
 use flodl_wire::message::report::Folded;
 use flodl_wire::message::{HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Rank, SessionId, Version};
+use flodl_wire::{HostId, Incarnation, Rank, Round, SessionId, Version};
 
 /// Everything that can happen to a coordinator, besides time passing.
 ///
@@ -46,6 +46,15 @@ pub enum Input {
     },
     /// The root folded a round.
     Folded(Folded),
+    /// The root's fold waits for a relay while the rest of the chunk is there. Told again every quarter of the patience.
+    RootWaits {
+        /// The round.
+        round: Round,
+        /// The lowest rank of that relay whose work is still expected.
+        rank: Rank,
+        /// Which chunk.
+        chunk: u32,
+    },
     /// The checkpoint set that [`crate::Output::Save`] asked for is written, or not.
     Saved {
         /// Which version.

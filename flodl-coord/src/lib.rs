@@ -57,6 +57,7 @@
 //! - `shell`: the state machine over real connections (smol): acceptor, sessions, timers.
 //! - `cli`: the program `flodl`, which joins coordinator, relay, root, monitor and checkpoints; see
 //!   `flodl_coord::cli::main` for a controller of your own.
+//! - `sim`: the simulator `flodl_coord::sim` and its program `flodl-sim`; see `docs/SIMULATOR.md`.
 
 mod agreement;
 mod closing;
@@ -83,12 +84,15 @@ mod reason;
 mod round;
 mod running;
 mod stalled;
+mod waits;
 mod watch;
 
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "shell")]
 pub mod shell;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 pub use config::{Config, ConfigError, Deadlines, Membership, PATIENCE_MAX, PATIENCE_MIN, Scheduling, Slowing};
 pub use coordinator::Coordinator;

@@ -1,8 +1,12 @@
 //! One average, from `RequestParams` to its commit: who takes part, what has come, and what is still missing.
 
+use crate::Fate;
+use crate::context::Context;
 use crate::gate::list;
 use crate::members::Members;
+use crate::waits::{Cause, Waits};
 use core::fmt;
+use core::time::Duration;
 use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::record::Reason;
 use flodl_wire::message::report::{Folded, FoldedPart, Received, SyncAck};
@@ -16,8 +20,10 @@ pub(crate) struct OpenRound {
     pub(crate) requested: Time,
     pub(crate) parts: BTreeMap<Rank, RoundPart>,
     pub(crate) folded: Option<Folded>,
-    /// Whom a host's fold said last that it waits for, and for which chunk.
-    pub(crate) waits_for: Option<(Rank, u32)>,
+    /// Whom the folds wait for.
+    pub(crate) waits: Waits,
+    /// When the last snapshot was told of: before that nobody's chunks are due.
+    pub(crate) snapshot_at: Time,
     /// It is past its ceiling and there was nobody to hold to account for it.
     pub(crate) nobody_late: bool,
 }
@@ -40,8 +46,6 @@ pub(crate) struct RoundPart {
 pub(crate) enum Out {
     /// Its life ended; was it its own doing?
     Dead { brought_itself_down: bool },
-    /// The link to its host broke, and what was on its way through it is lost.
-    Cut,
 }
 
 /// Why a round does not commit yet.
@@ -66,8 +70,8 @@ pub enum Unfinished {
 
 impl OpenRound {
     /// Opens a round over everybody who can take part. Where no consensus exists yet, the lowest rank is its source.
-    pub(crate) fn open(id: Round, members: &Members, consensus: bool, now: Time) -> OpenRound {
-        let taking = members.iter().filter(|member| member.takes_part());
+    pub(crate) fn open(ctx: &Context<'_>, id: Round, consensus: bool) -> OpenRound {
+        let taking = ctx.members.iter().filter(|member| member.takes_part());
         let mut parts: BTreeMap<Rank, RoundPart> = taking
             .map(|member| {
                 let part = if member.is_active() { Part::Contribute } else { Part::Receive };
@@ -77,7 +81,8 @@ impl OpenRound {
         if let Some(source) = parts.values_mut().next().filter(|_| !consensus) {
             source.part = Part::Source;
         }
-        OpenRound { id, requested: now, parts, folded: None, waits_for: None, nobody_late: false }
+        let waits = Waits::new(ctx.deadlines.silence);
+        OpenRound { id, requested: ctx.now, parts, folded: None, waits, snapshot_at: ctx.now, nobody_late: false }
     }
 
     pub(crate) fn roster(&self, members: &Members) -> Vec<RosterEntry> {
@@ -99,7 +104,7 @@ impl OpenRound {
         };
         let Some(folded) = &self.folded else {
             let missing = missing(|part| part.steps.is_none());
-            let waits_for = self.waits_for;
+            let waits_for = self.waits.first();
             return Err(if missing.is_empty() {
                 Unfinished::Fold { waits_for }
             } else {
@@ -110,16 +115,44 @@ impl OpenRound {
         if missing.is_empty() { Ok(folded) } else { Err(Unfinished::Acks { missing }) }
     }
 
-    /// Whose word or contribution is missing, as far as it is known whose.
-    pub(crate) fn waited_for(&self) -> Vec<Rank> {
+    /// Whose word or contribution is missing after so long, as far as it is known whose.
+    pub(crate) fn late(&self, members: &Members, still: Duration) -> Vec<(Rank, Fate)> {
         match self.finished() {
             Ok(_) => Vec::new(),
-            Err(Unfinished::Snapshots { missing } | Unfinished::Acks { missing }) => missing,
-            Err(Unfinished::Fold { waits_for }) => {
-                let expected = |rank: &Rank| self.parts.get(rank).is_some_and(|part| part.out.is_none());
-                waits_for.map(|(rank, _)| rank).into_iter().filter(expected).collect()
+            Err(Unfinished::Snapshots { missing } | Unfinished::Acks { missing }) => {
+                missing.into_iter().map(|rank| (rank, Fate::Stalled { still })).collect()
+            }
+            Err(Unfinished::Fold { .. }) => self.to_account(members, &self.waits.causes(), still),
+        }
+    }
+
+    /// Whose contribution does not arrive: every snapshot is taken, and for the whole patience no chunk of theirs came.
+    pub(crate) fn cut_off(&self, members: &Members, now: Time) -> Vec<(Rank, Fate)> {
+        match self.finished() {
+            Err(Unfinished::Fold { .. }) if now >= self.snapshot_at.plus(self.waits.patience()) => {
+                self.to_account(members, &self.waits.overdue(now), now.since(self.requested))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whom these causes mean. A host whose data does not arrive is lost with all its ranks.
+    fn to_account(&self, members: &Members, causes: &[Cause], still: Duration) -> Vec<(Rank, Fate)> {
+        let mut late: Vec<(Rank, Fate)> = Vec::new();
+        for &cause in causes {
+            match cause {
+                Cause::Rank(rank, _) => late.push((rank, Fate::Stalled { still })),
+                Cause::Link(session, chunk) => {
+                    let error = format!("its data connection brought no chunk {chunk} in {:.1} s", still.as_secs_f64());
+                    let lost = |rank| (rank, Fate::HostLost { error: error.clone() });
+                    let ours = |rank: &&Rank| members.get(**rank).is_some_and(|member| member.session == session);
+                    late.extend(self.parts.keys().filter(ours).copied().map(lost));
+                }
             }
         }
+        // Who was let go a moment ago may still be named.
+        late.retain(|(rank, _)| self.parts.get(rank).is_some_and(|part| part.out.is_none()));
+        late
     }
 
     /// How much of a rank's contribution is in the round: nothing where the root does not name it, or names another life.

@@ -76,6 +76,13 @@ pub(crate) struct Losses {
     pub(crate) count: u64,
 }
 
+/// Whose fold waits.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Folder {
+    Host,
+    Root,
+}
+
 /// What a rank says of its snapshot.
 pub(crate) struct Snapshot {
     pub(crate) round: Round,
@@ -213,6 +220,7 @@ impl Running {
             self.ledger.enter_round(rank, round, ranges)?;
         }
         part.steps = Some(steps);
+        open.snapshot_at = ctx.now;
         Ok(())
     }
 
@@ -240,14 +248,28 @@ impl Running {
         }
     }
 
-    /// A host's fold waits for one rank: a stall report will name it.
-    pub(crate) fn fold_waits(&mut self, round: Round, rank: Rank, chunk: u32) {
+    /// The fold of a rank's host waits for it, or the root for that host: a stall report will name the rank.
+    ///
+    /// Gives those that are cut off from their folds: the round goes on without them.
+    pub(crate) fn fold_waits(
+        &mut self,
+        ctx: &Context<'_>,
+        by: Folder,
+        round: Round,
+        of: (Rank, u32),
+    ) -> Vec<(Rank, Fate)> {
         if let Cycle::Round(open) = &mut self.cycle
             && open.id == round
+            && let Some(session) = ctx.members.get(of.0).map(|member| member.session)
         {
-            open.waits_for = Some((rank, chunk));
+            match by {
+                Folder::Host => open.waits.of_host(session, of, ctx.now),
+                Folder::Root => open.waits.of_root(session, of, ctx.now),
+            }
             open.nobody_late = false;
+            return open.cut_off(ctx.members, ctx.now);
         }
+        Vec::new()
     }
 
     /// Who has kept the open round waiting past its ceiling: somebody that is alive and neither contributes nor answers.
@@ -258,7 +280,7 @@ impl Running {
             return Vec::new();
         }
         let still = ctx.now.since(open.requested);
-        let late: Vec<_> = open.waited_for().into_iter().map(|rank| (rank, Fate::Stalled { still })).collect();
+        let late = open.late(ctx.members, still);
         open.nobody_late = late.is_empty();
         late
     }
@@ -393,7 +415,7 @@ impl Running {
 }
 
 fn open_round(ctx: &mut Context<'_>, id: Round, consensus: bool) -> OpenRound {
-    let round = OpenRound::open(id, ctx.members, consensus, ctx.now);
+    let round = OpenRound::open(ctx, id, consensus);
     ctx.event(EventKind::RoundRequested { round: id }, None);
     let roster = round.roster(ctx.members);
     ctx.broadcast(Control::RequestParams { round: id, roster });

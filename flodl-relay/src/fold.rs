@@ -157,8 +157,12 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// Takes whom a fold waits for, and gives whom to report now.
-    pub(crate) fn due(&mut self, fold: &Fold, patience: Duration, now: Time) -> Vec<(Contributor, u32)> {
-        let waiting = fold.waiting();
+    pub(crate) fn due(
+        &mut self,
+        waiting: Vec<(Contributor, u32)>,
+        patience: Duration,
+        now: Time,
+    ) -> Vec<(Contributor, u32)> {
         let Some(&(_, chunk)) = waiting.first() else {
             self.pending = None;
             return Vec::new();
@@ -282,7 +286,7 @@ impl HostFold {
             self.out.extend(open.upward(event).map(Output::Up));
         }
         let round = open.round;
-        let due = open.waits.due(&open.fold, self.patience, now);
+        let due = open.waits.due(open.fold.waiting(), self.patience, now);
         self.out.extend(due.into_iter().map(|(who, chunk)| Output::Waiting { round, rank: rank_of(who), chunk }));
     }
 }

@@ -338,6 +338,11 @@ impl Relay {
         if life.finished || life.gone {
             return;
         }
+        // Told to end, it closes both, and its last word may still be on the other one.
+        if channel == Channel::Data && matches!(self.stage, Stage::Ending { .. }) {
+            return;
+        }
+        let Some(life) = self.life(rank, incarnation) else { return };
         life.gone = true;
         let had_data = life.had_data;
         let error = format!("its {channel} connection to its relay ended: {why}");

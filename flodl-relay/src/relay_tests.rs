@@ -183,6 +183,23 @@ fn a_rank_that_finished_may_go_and_one_that_did_not_is_lost() {
     assert_eq!(closed(&mut relay, 61), ["up: rank 6 lost: its data connection to its relay ended: end of file"]);
 }
 
+/// A rank that is told to end says `Finished` and closes both connections. Where the relay read the end of the data
+/// connection first, it called the rank lost, and a run that had gone well was a degraded one.
+#[test]
+fn a_rank_that_was_told_to_end_may_close_its_data_connection_before_its_last_word_is_read() {
+    let mut relay = relay();
+    order(&mut relay, Stream::AllRanks, &Control::Shutdown, Time::ZERO);
+    assert_eq!(closed(&mut relay, 41), [""; 0]);
+    assert_eq!(says(&mut relay, 4, 40, &FINISHED), ["up: report of rank 4"]);
+    assert_eq!(closed(&mut relay, 40), [""; 0]);
+    assert_eq!(closed(&mut relay, 61), [""; 0]);
+    assert_eq!(
+        closed(&mut relay, 60),
+        ["up: rank 6 lost: its control connection to its relay ended: end of file"],
+        "it said nothing"
+    );
+}
+
 #[test]
 fn an_impostor_loses_its_connection_and_is_lost() {
     let mut relay = relay();

@@ -56,7 +56,7 @@ pub enum Output {
     },
     /// Tell the coordinator whose work is in the round.
     Folded(report::Folded),
-    /// Tell the coordinator that the fold waits for a relay while the rest of the chunk is there.
+    /// Tell the coordinator that the fold waits for a relay, once every quarter of the patience.
     Waiting {
         /// The round.
         round: Round,
@@ -238,12 +238,15 @@ impl Root {
         let Some(consensus) = &mut self.consensus else { return };
         match outcome {
             RoundOutcome::Committed { .. } if !was_open => self.out.push_back(Output::Refused(Refusal::NotOpen(round))),
-            RoundOutcome::Committed { version } => {
-                if let Err(why) = consensus.commit(version.0) {
+            RoundOutcome::Committed { version } => match consensus.commit(version.0) {
+                Ok(()) => {}
+                // Nothing was folded, and those who lack the consensus in force are handed it.
+                Err(CommitError::NoMass) if consensus.version() == Some(version.0) => consensus.abandon(),
+                Err(why) => {
                     consensus.abandon();
                     self.out.push_back(Output::Refused(Refusal::Commit { round, why }));
                 }
-            }
+            },
             RoundOutcome::Nothing if was_open => consensus.abandon(),
             RoundOutcome::Nothing => {}
         }
@@ -297,7 +300,9 @@ impl Root {
                 Folded::Done => self.out.push_back(Output::Folded(open.report(consensus))),
             }
         }
-        for (who, chunk) in open.waits.due(&open.fold, self.patience, now) {
+        // Also where nobody has answered yet: whether snapshots are taken, so that chunks are due, the coordinator knows.
+        let missing = open.fold.missing().collect();
+        for (who, chunk) in open.waits.due(missing, self.patience, now) {
             let rank = open.awaited(who);
             self.out.push_back(Output::Waiting { round: open.round, rank, chunk });
         }

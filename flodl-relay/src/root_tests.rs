@@ -155,6 +155,26 @@ fn with_nobody_in_it_a_round_gives_the_consensus_in_force_and_commits_nothing() 
     assert_eq!(Some(folded.digest), root.consensus_digest());
 }
 
+/// The coordinator hands the consensus in force to ranks that lack it by committing its version again. The root
+/// complained that nobody had contributed.
+#[test]
+fn a_round_that_hands_out_the_consensus_in_force_changes_nothing_and_is_no_complaint() {
+    let mut root = root();
+    first_consensus(&mut root);
+    let (before, digest) = (root.consensus_bytes(), root.consensus_digest());
+    for (round, version, complaints) in [(1, 0, 0), (2, 1, 1)] {
+        open(&mut root, round);
+        for session in [A, B] {
+            let data = Data::Absent { round: Round(round), from_chunk: 0, why: AbsentWhy::Empty };
+            root.handle(Input::Data { session, data }, Time::ZERO);
+        }
+        drained(&mut root);
+        close(&mut root, round, Some(version));
+        assert_eq!(drained(&mut root).0.len(), complaints, "{round}");
+        assert_eq!((root.consensus_bytes(), root.consensus_digest()), (before.clone(), digest));
+    }
+}
+
 #[test]
 fn a_first_round_that_loses_its_source_has_no_mass_and_cannot_commit() {
     let mut root = root();

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::summary::{self, Expected};
 use crate::tally::Tally;
 use crate::test::{self, Selection};
-use crate::{licences, setup, tidy, train};
+use crate::{licences, setup, sim, tidy, train};
 
 /// One stage.
 struct Stage {
@@ -22,7 +22,7 @@ struct Stage {
     run: fn(&mut Option<Tally>) -> Result<(), Failure>,
 }
 
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 11] = [
     Stage { name: "fmt", what: "rustfmt finds nothing to change", run: |_| fmt() },
     Stage { name: "tidy", what: "the rules of the repository hold", run: |_| tidy::run(&[]) },
     Stage { name: "licences", what: "deny.toml allows every licence", run: |_| licences::check() },
@@ -32,6 +32,7 @@ const STAGES: [Stage; 10] = [
     Stage { name: "docs", what: "the documentation builds without a warning", run: |_| docs() },
     Stage { name: "package", what: "each crate packages", run: |_| package() },
     Stage { name: "test", what: "every test passes (cargo xtask test)", run: tests },
+    Stage { name: "sim", what: "300 simulated runs with faults break no rule", run: |_| simulations() },
     Stage { name: "train", what: "training runs are exact and accurate", run: |_| short_trains() },
 ];
 
@@ -176,6 +177,10 @@ fn tests(tally: &mut Option<Tally>) -> Result<(), Failure> {
     if outcome.tally.failed == 0 { Ok(()) } else { Err(Failure::failed("tests failed, see above")) }
 }
 
+fn simulations() -> Result<(), Failure> {
+    sim::run(&["--seeds", "0..300", "--ranks", "3..64"].map(str::to_owned))
+}
+
 fn short_trains() -> Result<(), Failure> {
     let mut found = Vec::new();
     for Run { args, expected } in &RUNS {
@@ -261,7 +266,7 @@ mod stage_tests {
     fn an_unknown_stage_names_the_known() {
         let Err(Failure::Usage(message)) = names(&["lint"]) else { panic!("unknown stages are refused") };
         assert!(
-            message.contains("fmt, tidy, licences, setup, features, clippy, docs, package, test, train"),
+            message.contains("fmt, tidy, licences, setup, features, clippy, docs, package, test, sim, train"),
             "{message}"
         );
     }

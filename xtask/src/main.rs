@@ -34,6 +34,7 @@ usage: cargo xtask COMMAND [ARGS]
                             failed and were skipped
   bench [NAME] [--json FILE] [--list]
                             run the benchmarks, or the one called NAME
+  sim [OPTIONS]             run the whole system in virtual time, with faults (sim --help, docs/SIMULATOR.md)
   sim clusters [--json FILE]
                             compare ways to end a window on twelve clusters, in computed time
   tidy                      check the rules of the repository

@@ -1,21 +1,33 @@
 //! `cargo xtask sim`: what the system does in computed time.
+//!
+//! `clusters` is the scheduler alone; everything else goes to `flodl-sim`, the simulator of the whole system.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::build::Build;
+use crate::build::{Build, Executable};
 use crate::failure::Failure;
 
 const USAGE: &str = "\
-usage: cargo xtask sim clusters [--json FILE]
+usage: cargo xtask sim [OPTIONS]
+       cargo xtask sim ceiling [--json FILE]
+       cargo xtask sim clusters [--json FILE]
 
-  clusters    how much of the ceiling each way to end a window reaches, on twelve clusters
+              the whole system with faults: the options are those of flodl-sim, below
+  ceiling     how near to its ceiling the whole system comes in a simulated hour, on three clusters
+  clusters    how much of the ceiling each way to end a window reaches, on twelve clusters (the scheduler alone)
 ";
+
+const FLODL_SIM: Executable =
+    Executable { package: "flodl-coord", kind: "--bin", name: "flodl-sim", features: "sim" };
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Sim {
     Help,
     Clusters { json: Option<PathBuf> },
+    /// The simulator, with these arguments.
+    System(Vec<String>),
 }
 
 /// Runs the command.
@@ -25,10 +37,28 @@ enum Sim {
 /// A usage error; a simulation that fails or whose claims do not hold.
 pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
     match Sim::read(args)? {
-        Sim::Help => print!("{USAGE}"),
+        Sim::Help => {
+            println!("{USAGE}");
+            system(&["--help".to_owned()])?;
+        }
+        Sim::System(args) => system(&args)?,
         Sim::Clusters { json } => clusters(json.as_deref())?,
     }
     Ok(())
+}
+
+/// Builds the simulator and runs it; its exit status is 1 where a rule was broken.
+fn system(args: &[String]) -> Result<(), Failure> {
+    let program = Build::without_libtorch().executable(FLODL_SIM)?;
+    let status = Command::new(&program)
+        .args(args)
+        .status()
+        .map_err(|error| Failure::failed(format!("cannot start {}: {error}", program.display())))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) => Err(Failure::Status(u8::try_from(code).unwrap_or(1))),
+        None => Err(Failure::failed(format!("the simulator was ended: {status}"))),
+    }
 }
 
 fn clusters(json: Option<&Path>) -> Result<(), Failure> {
@@ -54,8 +84,8 @@ impl Sim {
             ["--help" | "-h"] => Ok(Self::Help),
             ["clusters"] => Ok(Self::Clusters { json: None }),
             ["clusters", "--json", file] => Ok(Self::Clusters { json: Some(PathBuf::from(file)) }),
-            [] => Err(Failure::usage(format!("what should be simulated?\n\n{USAGE}"))),
-            _ => Err(Failure::usage(format!("`{}` is none of this\n\n{USAGE}", words.join(" ")))),
+            ["clusters", ..] => Err(Failure::usage(format!("`{}` is none of this\n\n{USAGE}", words.join(" ")))),
+            _ => Ok(Self::System(args.to_vec())),
         }
     }
 }
@@ -71,8 +101,11 @@ mod tests {
         assert_eq!(read("clusters").ok(), Some(Sim::Clusters { json: None }));
         assert_eq!(read("clusters --json rows.json").ok(), Some(Sim::Clusters { json: file }));
         assert_eq!(read("--help").ok(), Some(Sim::Help));
-        for line in ["", "clusters --json", "clusters rows.json", "stars"] {
+        for line in ["clusters --json", "clusters rows.json"] {
             assert!(read(line).is_err(), "{line}");
         }
+        let system = |words: &[&str]| Some(Sim::System(words.iter().map(|&word| word.to_owned()).collect()));
+        assert_eq!(read("--seed 3").ok(), system(&["--seed", "3"]));
+        assert_eq!(read("").ok(), system(&[]));
     }
 }

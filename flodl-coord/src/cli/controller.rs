@@ -106,7 +106,7 @@ pub(crate) fn scheduling(args: &SchedulingArgs) -> Result<Scheduling, Failure> {
     };
     let speeds = by_rank("--speed", &args.speed)?;
     let guard = args.guard.unwrap_or_default();
-    Ok(Scheduling { guard, speeds, anchor, max_batch_diff: args.max_batch_diff, overshoot: None })
+    Ok(Scheduling { guard, speeds, anchor, max_batch_diff: args.max_batch_diff, ..Scheduling::default() })
 }
 
 /// What an option that may be repeated says of each rank, once.

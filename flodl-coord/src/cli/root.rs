@@ -91,8 +91,7 @@ async fn tell(reports: Receiver<Report>, events: Sender<Event>) {
         let event = match report {
             Report::Folded(folded) => Event::Input(Input::Folded(folded)),
             Report::Warning(text) => Event::Notice(Reason::new("root", text)),
-            // Whoever is slow is not late yet; when the patience is over the gate says who is waited for.
-            Report::Waiting { .. } => continue,
+            Report::Waiting { round, rank, chunk } => Event::Input(Input::RootWaits { round, rank, chunk }),
         };
         if events.send(event).await.is_err() {
             return;

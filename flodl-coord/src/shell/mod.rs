@@ -9,7 +9,7 @@
 mod acceptor;
 mod clock;
 mod driver;
-mod edge;
+pub(crate) mod edge;
 mod gate;
 mod halfopen;
 pub mod limits;

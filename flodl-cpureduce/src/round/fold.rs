@@ -242,16 +242,16 @@ impl Fold {
         }
     }
 
-    /// Whom the next chunk waits for while others have delivered it, or while nobody else is left to wait: a peer that
-    /// holds up the round. Each is given with that chunk.
+    /// Whom the next chunk waits for while others have delivered it or said that they will not, or while nobody else is left
+    /// to wait: a peer that holds up the round. Each is given with that chunk.
     ///
-    /// Empty while none of several contributors has delivered the chunk, as before the first of them reaches its
-    /// snapshot; [`Fold::missing`] names them then.
+    /// Empty while none of several contributors has answered, as before the first of them reaches its snapshot;
+    /// [`Fold::missing`] names them then.
     #[must_use]
     pub fn waiting(&self) -> Vec<(Contributor, u32)> {
         let missing: Vec<_> = self.missing().collect();
-        let living = self.sources.iter().filter(|source| self.contributes(source)).count();
-        if missing.len() < living || living == 1 { missing } else { Vec::new() }
+        let all = self.sources.len();
+        if missing.len() < all || all == 1 { missing } else { Vec::new() }
     }
 
     /// Everyone whose next chunk the fold needs to go on, whether or not others have delivered theirs.

@@ -112,6 +112,16 @@ fn the_only_one_left_is_waited_for() {
     assert_eq!(drain(&mut fold), expect);
 }
 
+/// Two relays whose links were dead kept a round waiting for ever: everybody else had said that it had nothing to give,
+/// and neither of the two was named because neither had delivered.
+#[test]
+fn those_who_keep_silent_are_waited_for_once_others_have_said_that_they_give_nothing() {
+    let mut fold = Fold::new(1, layout(1), vec![A, B, C]).unwrap();
+    assert_eq!(fold.waiting(), []);
+    fold.absent(A, 0, Absence::Joining).unwrap();
+    assert_eq!(fold.waiting(), [(B, 0), (C, 0)]);
+}
+
 #[test]
 fn rounds_without_contributors_or_chunks_end() {
     let mut fold = Fold::new(1, layout(2), vec![]).unwrap();

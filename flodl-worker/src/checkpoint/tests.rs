@@ -187,12 +187,13 @@ struct Crashing {
     steps_left: usize,
     crash: Crash,
     unsynced: BTreeSet<PathBuf>,
+    synced_dirs: Vec<PathBuf>,
     crashed: bool,
 }
 
 impl Crashing {
     fn new(steps_left: usize, crash: Crash) -> Crashing {
-        Crashing { steps_left, crash, unsynced: BTreeSet::new(), crashed: false }
+        Crashing { steps_left, crash, unsynced: BTreeSet::new(), synced_dirs: Vec::new(), crashed: false }
     }
 
     fn step(&mut self) -> Result<()> {
@@ -240,8 +241,10 @@ impl Storage for Crashing {
         Ok(())
     }
 
-    fn sync_dir(&mut self, _: &Path) -> Result<()> {
-        self.step()
+    fn sync_dir(&mut self, path: &Path) -> Result<()> {
+        self.step()?;
+        self.synced_dirs.push(path.to_owned());
+        Ok(())
     }
 
     fn rename(&mut self, from: &Path, to: &Path) -> Result<()> {
@@ -259,6 +262,17 @@ impl Storage for Crashing {
         self.step()?;
         Disk.remove(path)
     }
+}
+
+/// A power cut after the first set of a run took the whole folder of the sets: its name was never on the disk.
+#[test]
+fn the_folder_of_the_sets_is_on_the_disk_before_a_set_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let sets = dir.path().join("checkpoints");
+    let mut storage = Crashing::new(usize::MAX, Crash::Before);
+    save(&sets, 1, &mut storage).unwrap();
+    let names: Vec<&Path> = storage.synced_dirs.iter().map(PathBuf::as_path).collect();
+    assert_eq!(names, [dir.path(), &sets.join(".v1.writing"), &sets, &sets]);
 }
 
 #[test]

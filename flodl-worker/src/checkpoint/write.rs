@@ -113,6 +113,9 @@ impl CheckpointSet<'_> {
 
         let mut steps = Steps { storage };
         steps.create_dir_all(dir)?;
+        // The folder of the sets is a name like any other: without this a power cut may take it with all sets in it.
+        let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        steps.sync_dir(above)?;
         steps.remove(beside)?;
         steps.create_dir_all(beside)?;
         steps.write_synced(&beside.join(MODEL_FILE), &model)?;

@@ -197,7 +197,7 @@ impl Session {
         let silence = self.marks.heard.plus(self.patience);
         match &self.state {
             State::Ended => None,
-            State::Receiving(_, last) => Some(silence.min(last.plus(self.patience))),
+            State::Receiving(_, last) => Some(silence.min(last.plus(self.result_patience()))),
             _ => Some(silence),
         }
     }
@@ -348,11 +348,17 @@ impl Session {
         if now >= self.marks.heard.plus(self.patience) {
             return Err(Lost::Silent { patience: self.patience }.into());
         }
-        let overdue = matches!(&self.state, State::Receiving(_, last) if now >= last.plus(self.patience));
+        let overdue = matches!(&self.state, State::Receiving(_, last) if now >= last.plus(self.result_patience()));
         if overdue {
             self.acknowledge();
         }
         Ok(())
+    }
+
+    /// How long no byte of a result may come. After one patience the coordinator lets go whoever holds the round up, and the
+    /// result comes: a rank that gave up at the same moment would miss it for somebody else's fault.
+    fn result_patience(&self) -> Duration {
+        self.patience.saturating_mul(2)
     }
 
     // Formation.

@@ -1,0 +1,159 @@
+//! The kinds of faults there are.
+
+use core::fmt;
+
+/// A kind of fault. A seed enables some of them, and strikes a few times with each.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// A rank's process is killed at one of its inputs or outputs.
+    RankCrash,
+    /// A rank's own program fails: it ends with a status of its own.
+    RankError,
+    /// A relay's process is killed at one of its inputs or outputs; its guard kills the ranks.
+    RelayDeath,
+    /// A whole machine is gone without a word.
+    HostDeath,
+    /// A host that died comes back with a new relay.
+    Restart,
+    /// A process stands still for a while, then goes on as if nothing had been.
+    Pause,
+    /// A device is 2 to 50 times slower for a while.
+    Slow,
+    /// A connection is reset, with what was on its way.
+    Reset,
+    /// A connection carries nothing any more, and neither end is told.
+    HalfOpen,
+    /// A connection carries nothing for a while, then all of it.
+    Stall,
+    /// A connection is 5 to 500 times slower for a while.
+    SlowLink,
+    /// One direction of a connection carries nothing any more.
+    OneWay,
+    /// A host's data connection is dead while its control connection is well.
+    ControlAlone,
+    /// A host's control connection is dead while its data connection is well.
+    DataAlone,
+    /// One of a host's two connections is far ahead of the other.
+    Reorder,
+    /// A step leaves a value that is no number.
+    NonFinite,
+    /// A rank sends a chunk of another length than its model's.
+    WrongShape,
+    /// A rank sends what belongs to a round that is over.
+    StaleRound,
+    /// A frame between two hosts comes a second time.
+    Replay,
+    /// A bit of a frame between two hosts is another on arrival.
+    Flip,
+    /// A rank's memory holds another result than it received.
+    CorruptResult,
+    /// A host's clock jumps ahead.
+    ClockJump,
+    /// The disk is full while a checkpoint set is written.
+    DiskFull,
+    /// The disk does not confirm a write.
+    FailedSync,
+    /// The controller's machine loses its power; what was not synced may be lost or torn.
+    TornWrite,
+    /// Somebody asks for the end.
+    Stop,
+    /// The controller's process is killed.
+    ControllerDeath,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Class; 27] = [
+        Class::RankCrash,
+        Class::RankError,
+        Class::RelayDeath,
+        Class::HostDeath,
+        Class::Restart,
+        Class::Pause,
+        Class::Slow,
+        Class::Reset,
+        Class::HalfOpen,
+        Class::Stall,
+        Class::SlowLink,
+        Class::OneWay,
+        Class::ControlAlone,
+        Class::DataAlone,
+        Class::Reorder,
+        Class::NonFinite,
+        Class::WrongShape,
+        Class::StaleRound,
+        Class::Replay,
+        Class::Flip,
+        Class::CorruptResult,
+        Class::ClockJump,
+        Class::DiskFull,
+        Class::FailedSync,
+        Class::TornWrite,
+        Class::Stop,
+        Class::ControllerDeath,
+    ];
+
+    /// Its name on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::RankCrash => "rank-crash",
+            Class::RankError => "rank-error",
+            Class::RelayDeath => "relay-death",
+            Class::HostDeath => "host-death",
+            Class::Restart => "restart",
+            Class::Pause => "pause",
+            Class::Slow => "slow",
+            Class::Reset => "reset",
+            Class::HalfOpen => "half-open",
+            Class::Stall => "stall",
+            Class::SlowLink => "slow-link",
+            Class::OneWay => "one-way",
+            Class::ControlAlone => "control-alone",
+            Class::DataAlone => "data-alone",
+            Class::Reorder => "reorder",
+            Class::NonFinite => "non-finite",
+            Class::WrongShape => "wrong-shape",
+            Class::StaleRound => "stale-round",
+            Class::Replay => "replay",
+            Class::Flip => "flip",
+            Class::CorruptResult => "corrupt-result",
+            Class::ClockJump => "clock-jump",
+            Class::DiskFull => "disk-full",
+            Class::FailedSync => "failed-sync",
+            Class::TornWrite => "torn-write",
+            Class::Stop => "stop",
+            Class::ControllerDeath => "controller-death",
+        }
+    }
+
+    /// The class of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| class.name() == name)
+    }
+
+    /// Whether a seed rarely enables it, because it ends the run.
+    pub(crate) fn is_rare(self) -> bool {
+        matches!(self, Class::Stop | Class::ControllerDeath | Class::TornWrite)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_is_found_by_its_name() {
+        for class in Class::ALL {
+            assert_eq!(Class::named(class.name()), Some(class));
+        }
+        assert_eq!(Class::named("meteor"), None);
+    }
+}

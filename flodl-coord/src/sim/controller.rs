@@ -1,0 +1,345 @@
+//! The controller's process: the production coordinator and root, and around them what the shell does.
+
+use super::auditor::Auditor;
+use super::fabric::{Event, Fabric};
+use super::mutant::Mutant;
+use super::net::{ConnId, Lane, Node, Packet};
+use super::violation::Rule;
+use crate::shell::edge;
+use crate::shell::limits::{CONTROL_QUEUE, PARTING};
+use crate::{Config, Coordinator, Input, Membership, Output, SaveRequest, Slowing};
+use flodl_relay::root::{self, Root};
+use flodl_wire::message::control::Part;
+use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, SyncOutcome};
+use flodl_wire::message::{Control, Data, Report};
+use flodl_wire::{Frame, HostId, Incarnation, RunId, SessionId, Stream};
+use std::collections::{BTreeMap, VecDeque};
+
+const ME: Node = Node::Controller;
+
+/// A relay's connections.
+#[derive(Debug)]
+struct Peer {
+    host: u32,
+    control: ConnId,
+    data: ConnId,
+    /// Its control connection is open.
+    open: bool,
+    /// What came on its data connection and is not folded yet.
+    inbox: VecDeque<Data>,
+    /// Nothing more comes, and the root was not told yet.
+    ended: bool,
+    /// The root reads it.
+    read: bool,
+}
+
+/// The process.
+pub(crate) struct Controller {
+    pub(crate) core: Coordinator,
+    root: Root,
+    peers: BTreeMap<SessionId, Peer>,
+    conns: BTreeMap<ConnId, (SessionId, Lane)>,
+    pending: VecDeque<Input>,
+    auditor: Auditor,
+    pub(crate) saves: VecDeque<Box<SaveRequest>>,
+    pub(crate) exit: Option<i32>,
+}
+
+impl Controller {
+    pub(crate) fn new(fab: &Fabric) -> Result<Controller, crate::ConfigError> {
+        let work = &fab.options.work;
+        let config = Config {
+            run_id: RunId([1; 16]),
+            world_size: fab.options.ranks(),
+            min_ranks: 1,
+            mode: work.mode,
+            epochs: Some(work.epochs),
+            batch_size: Some(work.batch_size),
+            seed: fab.options.request.seed,
+            patience: work.patience,
+            slow: Slowing::default(),
+            membership: Membership::default(),
+            scheduling: fab.options.scheduling.clone(),
+        };
+        Ok(Controller {
+            core: Coordinator::new(config, fab.now)?,
+            root: Root::new(work.patience),
+            peers: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            pending: VecDeque::new(),
+            auditor: Auditor::default(),
+            saves: VecDeque::new(),
+            exit: None,
+        })
+    }
+
+    /// A relay's two connections have finished their handshakes.
+    pub(crate) fn connected(&mut self, fab: &mut Fabric, host: u32, (control, data): (ConnId, ConnId)) {
+        let session = SessionId(u64::from(control.0));
+        let rank_count = fab.options.hosts[host as usize];
+        let name = HostId::from_name(&format!("h{host}")).unwrap_or(HostId([1; 16]));
+        self.conns.insert(control, (session, Lane::Control));
+        self.conns.insert(data, (session, Lane::Data));
+        let inbox = VecDeque::new();
+        self.peers.insert(session, Peer { host, control, data, open: true, inbox, ended: false, read: true });
+        self.pending.push_back(Input::HostConnected { session, host: name, rank_count });
+        self.drain(fab);
+    }
+
+    pub(crate) fn arrive(&mut self, fab: &mut Fabric, conn: ConnId, packet: Packet) {
+        let Some(&(session, lane)) = self.conns.get(&conn) else { return };
+        match (lane, packet) {
+            (Lane::Control, Packet::Frame(frame)) => self.frame(fab, session, &frame),
+            (Lane::Control, Packet::End(why)) => self.lose(fab, session, why.to_owned()),
+            (Lane::Data, Packet::Data(data)) => {
+                if let Some(peer) = self.peers.get_mut(&session).filter(|peer| peer.read) {
+                    peer.inbox.push_back(data);
+                }
+                self.pump(fab);
+            }
+            (Lane::Data, Packet::End(_)) => {
+                if let Some(peer) = self.peers.get_mut(&session) {
+                    peer.ended = true;
+                }
+                fab.after(PARTING.as_nanos() as u64, Event::Part(session));
+                self.pump(fab);
+            }
+            (Lane::Control, Packet::Data(_)) | (Lane::Data, Packet::Frame(_)) | (_, Packet::Sealed { .. }) => {
+                fab.ledger.broken(Rule::Growth, "a packet came on the wrong connection");
+            }
+        }
+        self.drain(fab);
+    }
+
+    /// A data link has ended a while ago: its session goes with it.
+    pub(crate) fn part(&mut self, fab: &mut Fabric, session: SessionId) {
+        self.lose(fab, session, "its data connection ended".to_owned());
+        self.drain(fab);
+    }
+
+    pub(crate) fn told(&mut self, fab: &mut Fabric, input: Input) {
+        self.pending.push_back(input);
+        self.drain(fab);
+    }
+
+    pub(crate) fn wake(&mut self, fab: &mut Fabric) {
+        let now = fab.local(ME);
+        if self.root.next_deadline().is_some_and(|at| at <= now) {
+            self.root.handle(root::Input::Tick, now);
+            self.drain_root(fab);
+        }
+        if self.core.next_deadline().is_some_and(|at| at <= now) {
+            self.core.tick(now);
+        }
+        self.drain(fab);
+    }
+
+    fn frame(&mut self, fab: &mut Fabric, session: SessionId, frame: &Frame) {
+        if !self.peers.get(&session).is_some_and(|peer| peer.open) {
+            return;
+        }
+        let input = match edge::input(session, frame) {
+            Ok(input) => input,
+            Err(error) => return self.lose(fab, session, format!("it sent {error}")),
+        };
+        match edge::speaker(&input) {
+            Some((rank, incarnation)) if !self.core.speaks_for(session, rank, incarnation) => {
+                fab.say(|| format!("controller refuses {rank} ({incarnation}) of {session}"));
+            }
+            _ => self.pending.push_back(input),
+        }
+    }
+
+    /// The drain invariant: one input, then every output is carried out, until there is neither.
+    fn drain(&mut self, fab: &mut Fabric) {
+        loop {
+            while let Some(output) = self.core.poll() {
+                self.carry_out(fab, output);
+            }
+            let Some(input) = self.pending.pop_front() else { break };
+            let Some(input) = self.mutated(fab, input) else { continue };
+            fab.say(|| format!("controller < {input:?}"));
+            self.auditor.input(fab, &input);
+            self.core.handle(input, fab.local(ME));
+        }
+        fab.wake(ME, self.core.next_deadline());
+        fab.wake(ME, self.root.next_deadline());
+    }
+
+    fn carry_out(&mut self, fab: &mut Fabric, output: Output) {
+        fab.say(|| format!("controller > {output:?}"));
+        let output = self.misdirected(fab, output);
+        self.auditor.output(fab, &output);
+        match output {
+            Output::ToHost { session, control } => {
+                if let (Control::Admit(admit), Some(peer)) = (&control, self.peers.get(&session)) {
+                    fab.admitted(peer.host, admit.ids.iter().map(|&(rank, _)| rank));
+                }
+                self.enqueue(fab, session, Frame::control(Stream::Host, Incarnation(0), &control));
+            }
+            Output::ToRank { session, rank, incarnation, control } => {
+                self.enqueue(fab, session, Frame::control(Stream::Rank(rank), incarnation, &control));
+            }
+            Output::Broadcast(control) => self.broadcast(fab, control),
+            Output::Layout(sizes) => self.tell_root(fab, root::Input::Layout(sizes)),
+            Output::CloseHost { session } => self.leave(fab, session),
+            Output::Save(request) => self.saves.push_back(request),
+            Output::Record(_) => {}
+            Output::End { exit } => self.exit = Some(exit),
+        }
+    }
+
+    fn broadcast(&mut self, fab: &mut Fabric, control: Control) {
+        let frame = Frame::control(Stream::AllRanks, Incarnation(0), &control);
+        self.tell_root(fab, root::Input::Control(control));
+        for session in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.enqueue(fab, session, frame.clone());
+        }
+    }
+
+    fn enqueue(&mut self, fab: &mut Fabric, session: SessionId, frame: Result<Frame, flodl_wire::codec::EncodeError>) {
+        let Some(peer) = self.peers.get(&session).filter(|peer| peer.open) else { return };
+        let control = peer.control;
+        match frame {
+            Ok(_) if fab.net.waiting(control, false) >= CONTROL_QUEUE => {
+                self.lose(fab, session, "it takes no control messages".to_owned());
+            }
+            Ok(frame) => fab.frame(ME, control, frame),
+            Err(error) => self.lose(fab, session, format!("a message for it cannot be sent: {error}")),
+        }
+    }
+
+    fn lose(&mut self, fab: &mut Fabric, session: SessionId, error: String) {
+        if self.peers.get(&session).is_some_and(|peer| peer.open) {
+            self.leave(fab, session);
+            if !fab.off(Mutant::DeathNotice) {
+                self.pending.push_back(Input::HostLost { session, error });
+            }
+        }
+    }
+
+    /// Its connections close; what the root has of it counts.
+    fn leave(&mut self, fab: &mut Fabric, session: SessionId) {
+        let Some(peer) = self.peers.get_mut(&session).filter(|peer| peer.open) else { return };
+        (peer.open, peer.ended) = (false, true);
+        let (control, data) = (peer.control, peer.data);
+        fab.close(ME, control, "the controller closed it");
+        fab.close(ME, data, "the controller closed it");
+        self.pump(fab);
+    }
+
+    fn tell_root(&mut self, fab: &mut Fabric, input: root::Input) {
+        self.root.handle(input, fab.local(ME));
+        self.drain_root(fab);
+        self.pump(fab);
+    }
+
+    /// Gives the root what it wants of what has come.
+    fn pump(&mut self, fab: &mut Fabric) {
+        for session in self.peers.keys().copied().collect::<Vec<_>>() {
+            while let Some(peer) = self.peers.get_mut(&session).filter(|peer| peer.read) {
+                let data = if self.root.wants(session) { peer.inbox.pop_front() } else { None };
+                let input = match data {
+                    Some(data) => root::Input::Data { session, data },
+                    None if peer.ended && peer.inbox.is_empty() => {
+                        peer.read = false;
+                        root::Input::Lost { session }
+                    }
+                    None => break,
+                };
+                self.root.handle(input, fab.local(ME));
+                self.drain_root(fab);
+            }
+        }
+    }
+
+    fn drain_root(&mut self, fab: &mut Fabric) {
+        while let Some(output) = self.root.poll() {
+            match output {
+                root::Output::Result { session, chunk } => {
+                    fab.ledger.result(&chunk);
+                    if let Some(peer) = self.peers.get(&session).filter(|peer| peer.read) {
+                        fab.chunk(ME, peer.data, chunk);
+                    }
+                }
+                root::Output::Folded(folded) => {
+                    fab.ledger.folded(&folded);
+                    self.folded(fab, folded);
+                }
+                root::Output::Waiting { .. } if fab.off(Mutant::CutOff) => {}
+                root::Output::Waiting { round, rank, chunk } => {
+                    self.pending.push_back(Input::RootWaits { round, rank, chunk });
+                }
+                root::Output::Breach { session, why } => {
+                    fab.say(|| format!("the root closes {session}: {why}"));
+                    if let Some(peer) = self.peers.get_mut(&session) {
+                        peer.read = false;
+                    }
+                    // What a relay sends has been through its own fold.
+                    fab.ledger.broken(Rule::Innocence, format!("the root closes {session}: {why}"));
+                    fab.after(PARTING.as_nanos() as u64, Event::Part(session));
+                }
+                root::Output::Refused(why) => fab.ledger.broken(Rule::Growth, format!("the root refuses: {why}")),
+            }
+        }
+    }
+
+    fn folded(&mut self, fab: &Fabric, mut folded: Folded) {
+        for (.., part) in &mut folded.ranks {
+            *part = match *part {
+                FoldedPart::Chunks(_) if fab.off(Mutant::PartialIsNotWhole) => FoldedPart::Whole,
+                FoldedPart::Chunks(_) if fab.off(Mutant::RepeatsCounted) => FoldedPart::None,
+                FoldedPart::None if fab.off(Mutant::OnlyFoldedCommits) => FoldedPart::Whole,
+                part => part,
+            };
+        }
+        if fab.off(Mutant::EverybodyAcks) {
+            self.acknowledge_all(&folded);
+        }
+        self.pending.push_back(Input::Folded(folded));
+    }
+
+    /// The bytes of the consensus in force.
+    pub(crate) fn consensus(&self) -> Option<(flodl_wire::Version, bytes::Bytes)> {
+        self.root.consensus_bytes()
+    }
+
+    // What a mutant makes of inputs and outputs.
+
+    fn mutated(&self, fab: &Fabric, mut input: Input) -> Option<Input> {
+        use flodl_wire::message::HostReport::{RankExited, RankLost};
+        if fab.off(Mutant::DigestCompare)
+            && let Input::FromRank { report, .. } = &mut input
+        {
+            match report {
+                Report::SyncAck(SyncAck { outcome: SyncOutcome::Whole(received), .. }) => {
+                    received.digest = self.auditor.digest.unwrap_or(received.digest);
+                }
+                Report::WindowReport(report) => report.replica_digest = None,
+                _ => {}
+            }
+        }
+        let notice = matches!(input, Input::FromHost { report: RankExited { .. } | RankLost { .. }, .. });
+        (!(notice && fab.off(Mutant::DeathNotice))).then_some(input)
+    }
+
+    fn misdirected(&self, fab: &Fabric, mut output: Output) -> Output {
+        if fab.off(Mutant::ConsensusBeforeSource)
+            && let Output::Broadcast(Control::RequestParams { roster, .. }) = &mut output
+        {
+            for entry in roster.iter_mut().filter(|entry| entry.part == Part::Receive) {
+                entry.part = Part::Source;
+            }
+        }
+        output
+    }
+
+    fn acknowledge_all(&mut self, folded: &Folded) {
+        let received = self.auditor.received(folded.digest);
+        for (session, rank, incarnation) in self.auditor.roster.clone() {
+            let outcome = SyncOutcome::Whole(received);
+            let ack = SyncAck { round: folded.round, outcome, waited: Default::default(), copied: Default::default() };
+            self.pending.push_back(Input::FromRank { session, rank, incarnation, report: Report::SyncAck(ack) });
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! A host's process: the production relay and fold, and around them what the shell and the agent of processes do.
+
+use super::fabric::{Event, Fabric};
+use super::mutant::Mutant;
+use super::net::{ConnId, Lane, Node, Packet};
+use super::violation::Rule;
+use flodl_relay::fold::{self, HostFold, Order};
+use flodl_relay::relay::{self, Closing, Relay, Warning};
+use flodl_relay::routes::{Connection, Peer};
+use flodl_wire::handshake::Channel;
+use flodl_wire::message::{Control, Data};
+use flodl_wire::{Frame, Incarnation, Rank, Round, SessionId};
+use std::collections::{BTreeMap, VecDeque};
+
+type Life = (Rank, Incarnation);
+
+/// What came on a rank's data connection and is not folded yet.
+#[derive(Debug, Default)]
+struct Source {
+    inbox: VecDeque<Data>,
+    /// Nothing more comes.
+    ended: bool,
+}
+
+/// The process of one relay.
+pub(crate) struct Host {
+    me: u32,
+    /// Which relay of this host it is.
+    number: u32,
+    relay: Relay,
+    fold: HostFold,
+    /// To the controller.
+    control: ConnId,
+    data: ConnId,
+    conns: BTreeMap<ConnId, (Life, Lane)>,
+    sources: BTreeMap<Life, Source>,
+    /// The process of each life that was started.
+    pub(crate) seats: BTreeMap<Life, u32>,
+    round: Option<Round>,
+    pub(crate) ended: bool,
+}
+
+impl Host {
+    /// A relay whose handshakes with the controller are done.
+    pub(crate) fn new(fab: &mut Fabric, me: u32, number: u32, conns: (ConnId, ConnId)) -> Host {
+        let patience = fab.options.work.patience;
+        let relay = Relay::new(patience, fab.local(Node::Host(me)));
+        let host = Host {
+            me,
+            number,
+            relay,
+            fold: HostFold::new(patience),
+            control: conns.0,
+            data: conns.1,
+            conns: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            round: None,
+            ended: false,
+        };
+        fab.wake(Node::Host(me), host.relay.next_deadline());
+        host
+    }
+
+    fn node(&self) -> Node {
+        Node::Host(self.me)
+    }
+
+    /// A rank's process has connected, with both connections.
+    pub(crate) fn welcome(&mut self, fab: &mut Fabric, (rank, incarnation): Life, (control, data): (ConnId, ConnId)) {
+        let session = SessionId(u64::from(control.0));
+        for (conn, lane, channel) in [(control, Lane::Control, Channel::Control), (data, Lane::Data, Channel::Data)] {
+            self.conns.insert(conn, ((rank, incarnation), lane));
+            let peer = Peer { rank, incarnation, channel, session };
+            self.feed(fab, relay::Input::Connected { connection: connection(conn), peer });
+        }
+        self.sources.insert((rank, incarnation), Source::default());
+    }
+
+    pub(crate) fn arrive(&mut self, fab: &mut Fabric, conn: ConnId, packet: Packet) {
+        if self.ended {
+            return;
+        }
+        if conn == self.control || conn == self.data {
+            return self.controller_says(fab, packet);
+        }
+        let Some(&((rank, incarnation), lane)) = self.conns.get(&conn) else { return };
+        match (lane, packet) {
+            (Lane::Control, Packet::Frame(frame)) => {
+                self.feed(fab, relay::Input::RankFrame { connection: connection(conn), frame });
+            }
+            (Lane::Data, Packet::Data(data)) => {
+                if let Some(source) = self.sources.get_mut(&(rank, incarnation)) {
+                    source.inbox.push_back(data);
+                }
+                self.pump(fab);
+            }
+            (lane, Packet::End(why)) => {
+                if lane == Lane::Data
+                    && let Some(source) = self.sources.get_mut(&(rank, incarnation))
+                {
+                    source.ended = true;
+                }
+                self.conns.remove(&conn);
+                self.feed(fab, relay::Input::Closed { connection: connection(conn), why: why.to_owned() });
+            }
+            (Lane::Control, Packet::Data(_)) | (Lane::Data, Packet::Frame(_)) | (_, Packet::Sealed { .. }) => {
+                fab.ledger.broken(Rule::Growth, "a packet came on the wrong connection");
+            }
+        }
+    }
+
+    fn controller_says(&mut self, fab: &mut Fabric, packet: Packet) {
+        match packet {
+            Packet::Frame(frame) => self.feed(fab, relay::Input::Upstream(frame)),
+            Packet::Data(data) => self.feed(fab, relay::Input::Result(data)),
+            Packet::End(_) if fab.off(Mutant::ControllerWatch) => {}
+            Packet::End(why) => self.feed(fab, relay::Input::UpstreamLost { why: why.to_owned() }),
+            Packet::Sealed { .. } => {}
+        }
+    }
+
+    /// The agent of processes has something to tell.
+    pub(crate) fn told(&mut self, fab: &mut Fabric, number: u32, input: relay::Input) {
+        if number == self.number && !self.ended {
+            self.feed(fab, input);
+        }
+    }
+
+    pub(crate) fn wake(&mut self, fab: &mut Fabric) {
+        if self.ended {
+            return;
+        }
+        let now = fab.local(self.node());
+        if fab.off(Mutant::ControllerWatch)
+            && let Ok(frame) = Frame::control(flodl_wire::Stream::AllRanks, Incarnation(0), &Control::Heartbeat)
+        {
+            self.relay.handle(relay::Input::Upstream(frame), now);
+        }
+        if self.fold.next_deadline().is_some_and(|at| at <= now) {
+            self.fold(fab, fold::Input::Tick);
+        }
+        self.feed(fab, relay::Input::Tick);
+    }
+
+    /// Gives the relay an input and what follows from it.
+    fn feed(&mut self, fab: &mut Fabric, input: relay::Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            if let relay::Input::Closed { connection, .. } = &input {
+                fab.close(self.node(), conn(*connection), "its relay closed it");
+            }
+            self.relay.handle(input, fab.local(self.node()));
+            while let Some(output) = self.relay.poll() {
+                self.act(fab, output, &mut inputs);
+            }
+        }
+        self.pump(fab);
+        let node = self.node();
+        fab.wake(node, self.relay.next_deadline().filter(|_| !self.ended));
+        fab.wake(node, self.fold.next_deadline().filter(|_| !self.ended));
+    }
+
+    fn act(&mut self, fab: &mut Fabric, output: relay::Output, inputs: &mut VecDeque<relay::Input>) {
+        let me = self.node();
+        match output {
+            relay::Output::Up(frame) => fab.frame(me, self.control, frame),
+            relay::Output::Fold(order) => inputs.extend(self.order(fab, order)),
+            relay::Output::ToRank { connection, frame } => fab.frame(me, conn(connection), frame),
+            relay::Output::Result { connection, chunk } => fab.chunk(me, conn(connection), chunk),
+            relay::Output::Start { rank, incarnation, .. } => {
+                let spawning = fab.rng.within(1_000_000, 50_000_000);
+                let (host, relay) = (self.me, self.number);
+                fab.after(spawning, Event::Start { host, relay, life: (rank, incarnation) });
+            }
+            relay::Output::Kill { rank, incarnation } => {
+                if let Some(&seat) = self.seats.get(&(rank, incarnation))
+                    && !fab.off(Mutant::KillTheDead)
+                {
+                    fab.after(100_000, Event::Kill(Node::Seat(seat)));
+                }
+            }
+            relay::Output::Close { connection, .. } => fab.close(me, conn(connection), "its relay closed it"),
+            relay::Output::Warn(warning) => self.warned(fab, &warning),
+            relay::Output::End(how) => {
+                fab.say(|| format!("host {} ends: {how:?}", self.me));
+                self.ended = true;
+            }
+        }
+    }
+
+    /// A relay warns of what should not be: that is somebody's fault, or the relay's own.
+    fn warned(&self, fab: &mut Fabric, warning: &Warning) {
+        fab.say(|| format!("host {} warns: {warning}", self.me));
+        let innocent = !fab.ranks_of(self.me).any(|rank| fab.forged.contains(&rank));
+        let accuses = matches!(warning, Warning::Closed(Closing::Breach(_) | Closing::Data(_)) | Warning::Misplaced(_));
+        if innocent && accuses {
+            let what = format!("the relay of host {} warns of {warning}, and nothing was done there", self.me);
+            fab.ledger.broken(Rule::Innocence, what);
+        }
+    }
+
+    fn order(&mut self, fab: &mut Fabric, order: Order) -> Vec<relay::Input> {
+        if let Order::Open { round, .. } = &order {
+            self.round = Some(*round);
+        }
+        if matches!(order, Order::Drop { .. }) && fab.off(Mutant::FoldDrop) {
+            return Vec::new();
+        }
+        self.fold(fab, fold::Input::Order(order))
+    }
+
+    /// Gives the fold what it wants of what has come.
+    fn pump(&mut self, fab: &mut Fabric) {
+        let mut told = Vec::new();
+        let lives: Vec<Life> = self.sources.keys().copied().collect();
+        for (rank, incarnation) in lives {
+            while let Some(source) = self.sources.get_mut(&(rank, incarnation)) {
+                let data = if self.fold.wants(rank) { source.inbox.pop_front() } else { None };
+                let input = match data {
+                    Some(data) => {
+                        let data = relabelled(fab, self.round, data);
+                        fold::Input::Data { rank, incarnation, data }
+                    }
+                    None if source.ended && source.inbox.is_empty() => {
+                        self.sources.remove(&(rank, incarnation));
+                        if fab.off(Mutant::FoldDrop) {
+                            break;
+                        }
+                        fold::Input::Ended { rank, incarnation }
+                    }
+                    None => break,
+                };
+                told.extend(self.fold(fab, input));
+            }
+        }
+        for input in told {
+            self.feed(fab, input);
+        }
+    }
+
+    /// One input of the fold; what it tells the relay is given back.
+    fn fold(&mut self, fab: &mut Fabric, input: fold::Input) -> Vec<relay::Input> {
+        let me = self.node();
+        self.fold.handle(input, fab.local(me));
+        let mut told = Vec::new();
+        while let Some(output) = self.fold.poll() {
+            match output {
+                fold::Output::Up(data) => {
+                    let data = doubled(fab, data);
+                    fab.send(me, self.data, Packet::Data(data));
+                }
+                output => told.push(relay::Input::Fold(output)),
+            }
+        }
+        told
+    }
+
+    /// Its connection to the controller.
+    pub(crate) fn upstream(&self) -> (ConnId, ConnId) {
+        (self.control, self.data)
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// A rank's process runs.
+    pub(crate) fn seated(&mut self, fab: &mut Fabric, life: Life, seat: u32) {
+        self.seats.insert(life, seat);
+        let (rank, incarnation) = life;
+        self.feed(fab, relay::Input::Started { rank, incarnation, pid: 1000 + seat });
+    }
+}
+
+fn connection(conn: ConnId) -> Connection {
+    Connection(u64::from(conn.0))
+}
+
+fn conn(connection: Connection) -> ConnId {
+    ConnId(connection.0 as u32)
+}
+
+/// What a fold without the check of rounds would take.
+fn relabelled(fab: &Fabric, open: Option<Round>, mut data: Data) -> Data {
+    if let (true, Some(open), Data::Contribution(chunk)) = (fab.off(Mutant::RoundNumber), open, &mut data) {
+        chunk.round = open;
+    }
+    data
+}
+
+/// What a source that scales once too often would send.
+fn doubled(fab: &Fabric, mut data: Data) -> Data {
+    if let (true, Data::Contribution(chunk)) = (fab.off(Mutant::MassDivision), &mut data) {
+        chunk.mass *= 2.0;
+    }
+    data
+}

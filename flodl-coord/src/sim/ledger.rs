@@ -1,0 +1,338 @@
+//! The independent accounts of a run: what was really trained, folded and committed, against what the coordinator says.
+//!
+//! Nothing here asks a core for its opinion. What a rank trained is what its dataset was read for; what a round holds is
+//! worked out again from the replicas at their snapshots, in double precision; what is committed is what is in a consensus.
+
+use super::model::{Trained, Vectors, mixed};
+use super::violation::{Rule, Violation};
+use flodl_elche::Permutation;
+use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
+use flodl_wire::message::data::Chunk;
+use flodl_wire::message::report::{Folded, FoldedPart};
+use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, Time, Version};
+use std::collections::BTreeMap;
+
+/// A rank in one of its lives.
+pub(crate) type Life = (Rank, Incarnation);
+
+/// A replica as it was when its rank took the snapshot of a round.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) steps: u64,
+    pub(crate) ranges: Vec<Range>,
+    pub(crate) model: Vectors,
+    /// The consensus that it comes from.
+    pub(crate) base: Option<Version>,
+    /// What its dataset was read for since it took that.
+    pub(crate) trained: Trained,
+    /// The replica is not what its rank believes (its memory was changed).
+    pub(crate) corrupt: bool,
+}
+
+/// The open round.
+#[derive(Debug)]
+struct Book {
+    round: Round,
+    roster: BTreeMap<Life, Part>,
+    snapshots: BTreeMap<Life, Snapshot>,
+    result: Vec<Chunk>,
+    folded: Option<Folded>,
+}
+
+/// What a round really committed: samples of each rank, and how many of a partial contribution will come again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Truth {
+    pub(crate) committed: BTreeMap<Rank, u64>,
+    pub(crate) repeats: u64,
+}
+
+/// The accounts.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    seed: u64,
+    epoch_len: u64,
+    pub(crate) version: Option<Version>,
+    /// The bytes of that version.
+    pub(crate) consensus: Vec<u8>,
+    /// Those of the version before, which a slow rank may still be taking.
+    before: Vec<u8>,
+    book: Option<Book>,
+    newest_round: Option<Round>,
+    /// The epoch of the newest window.
+    pub(crate) epoch: Epoch,
+    /// How often each position of the open epoch is in a consensus, and with how much of a contribution it was counted as a
+    /// repeat.
+    committed: Vec<bool>,
+    claim: Truth,
+    pub(crate) repeats: u64,
+    /// Somebody asked for the end: a window's report then comes after its round has begun, too late to leave a replica out.
+    pub(crate) stopping: bool,
+    pub(crate) violation: Option<Violation>,
+    pub(crate) now: Time,
+}
+
+const CHUNKS: usize = 3;
+
+impl Ledger {
+    pub(crate) fn new(seed: u64, epoch_len: u64) -> Ledger {
+        Ledger {
+            seed,
+            epoch_len,
+            version: None,
+            consensus: Vec::new(),
+            before: Vec::new(),
+            book: None,
+            newest_round: None,
+            epoch: Epoch(0),
+            committed: vec![false; epoch_len as usize],
+            claim: Truth::default(),
+            repeats: 0,
+            stopping: false,
+            violation: None,
+            now: Time::ZERO,
+        }
+    }
+
+    /// Remembers the first broken rule.
+    pub(crate) fn broken(&mut self, rule: Rule, what: impl Into<String>) {
+        let at = self.now;
+        self.violation.get_or_insert_with(|| Violation { at, rule, what: what.into() });
+    }
+
+    /// The coordinator opens a round.
+    pub(crate) fn opened(&mut self, round: Round, roster: &[RosterEntry]) {
+        if self.newest_round.is_some_and(|newest| newest >= round) {
+            self.broken(Rule::Growth, format!("{round} was opened after {:?}", self.newest_round));
+        }
+        self.newest_round = Some(round);
+        let sources = roster.iter().filter(|entry| entry.part == Part::Source).count();
+        let wanted = usize::from(self.version.is_none() && !roster.is_empty());
+        if sources != wanted {
+            self.broken(Rule::Source, format!("{round} has {sources} sources while the version is {:?}", self.version));
+        }
+        let roster = roster.iter().map(|entry| ((entry.rank, entry.incarnation), entry.part)).collect();
+        self.book = Some(Book { round, roster, snapshots: BTreeMap::new(), result: Vec::new(), folded: None });
+    }
+
+    /// A rank took its snapshot.
+    pub(crate) fn snapshot(&mut self, life: Life, round: Round, snapshot: Snapshot) {
+        let told = self.told(&snapshot.ranges);
+        if let Some(book) = self.book.as_mut().filter(|book| book.round == round) {
+            let part = book.roster.get(&life).copied();
+            let (read, contributes) = (snapshot.trained, part == Some(Part::Contribute) && snapshot.base.is_some());
+            book.snapshots.insert(life, snapshot);
+            if contributes && read != told {
+                let what = format!("{} of {} holds the training of {read:?} and speaks for {told:?}", life.0, round);
+                self.broken(Rule::ExactlyOnce, what);
+            }
+        }
+    }
+
+    /// What reading those positions of the open epoch comes to.
+    fn told(&self, ranges: &[Range]) -> Trained {
+        let order = Permutation::new(self.seed, self.epoch.0, self.epoch_len);
+        let mut told = Trained::default();
+        for sample in ranges.iter().flat_map(|range| range.start..range.end).filter_map(|at| order.get(at)) {
+            told.samples += 1;
+            told.sum = told.sum.wrapping_add(mixed(sample));
+        }
+        told
+    }
+
+    /// The root sends a chunk of a result.
+    pub(crate) fn result(&mut self, chunk: &Chunk) {
+        if let Some(book) = self.book.as_mut().filter(|book| book.round == chunk.round)
+            && book.result.len() == chunk.chunk as usize
+        {
+            book.result.push(chunk.clone());
+        }
+    }
+
+    /// The root has folded: the result is worked out again.
+    pub(crate) fn folded(&mut self, folded: &Folded) {
+        let Some(mut book) = self.book.take_if(|book| book.round == folded.round) else { return };
+        if let Err((rule, what)) = self.check_fold(&book, folded) {
+            self.broken(rule, format!("in {}: {what}", folded.round));
+        }
+        book.folded = Some(folded.clone());
+        self.book = Some(book);
+    }
+
+    fn check_fold(&self, book: &Book, folded: &Folded) -> Result<(), (Rule, String)> {
+        let mut parts = Vec::new();
+        for &(rank, incarnation, part) in &folded.ranks {
+            let chunks = match part {
+                FoldedPart::Whole => CHUNKS,
+                FoldedPart::Chunks(chunks) => chunks as usize,
+                FoldedPart::None => continue,
+            };
+            let life = (rank, incarnation);
+            let Some(snapshot) = book.snapshots.get(&life) else {
+                return Err((Rule::Average, format!("{rank} ({incarnation}) is folded and took no snapshot")));
+            };
+            let role = book.roster.get(&life).copied();
+            let source = role == Some(Part::Source);
+            if role.is_none() || role == Some(Part::Receive) {
+                return Err((Rule::Source, format!("{rank} ({incarnation}) is folded and was to contribute nothing")));
+            }
+            if !source && (snapshot.base.is_none() || snapshot.base != self.version) {
+                let what = format!("{rank} comes from {:?} and is folded into {:?}", snapshot.base, self.version);
+                return Err((Rule::Source, what));
+            }
+            if snapshot.corrupt && !self.stopping {
+                return Err((Rule::Equal, format!("{rank} is folded though its replica was not the consensus")));
+            }
+            let mass = if source { 1.0 } else { snapshot.steps as f64 };
+            parts.push((rank, chunks, mass, &snapshot.model));
+        }
+        (0..book.result.len().min(CHUNKS)).try_for_each(|at| self.check_chunk(at, &book.result[at], &parts))
+    }
+
+    fn check_chunk(
+        &self,
+        at: usize,
+        chunk: &Chunk,
+        parts: &[(Rank, usize, f64, &Vectors)],
+    ) -> Result<(), (Rule, String)> {
+        let within: Vec<_> = parts.iter().filter(|(_, chunks, ..)| *chunks > at).collect();
+        let mass_of = |mass: f64| if at == 0 { mass } else { 1.0 };
+        let mass: f64 = within.iter().map(|(_, _, mass, _)| mass_of(*mass)).sum();
+        let ranks: Vec<u32> = within.iter().map(|(rank, ..)| rank.0).collect();
+        if (mass - chunk.mass).abs() > 1e-9 * mass.max(1.0) {
+            let what = format!("chunk {at} has mass {} and {mass} was given by ranks {ranks:?}", chunk.mass);
+            return Err((Rule::Mass, what));
+        }
+        if at == 2 {
+            let largest = within.iter().map(|(.., model)| model.steps[0]).max();
+            let got = chunk.bytes.first_chunk().map(|bytes| i64::from_le_bytes(*bytes));
+            let equal = largest.is_none() || got == largest;
+            return if equal { Ok(()) } else { Err((Rule::Average, format!("counter {got:?}, not {largest:?}"))) };
+        }
+        if within.is_empty() {
+            return Ok(());
+        }
+        let section = |model: &Vectors| if at == 0 { model.weights.clone() } else { model.means.to_vec() };
+        let models: Vec<(f64, Vec<f32>)> =
+            within.iter().map(|(_, _, m, model)| (mass_of(*m), section(model))).collect();
+        for (index, bytes) in chunk.bytes.chunks_exact(4).enumerate() {
+            let got = f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let (mut sum, mut size) = (0.0, 0.0);
+            for (mass, section) in &models {
+                let value = mass * f64::from(section[index]);
+                sum += value;
+                size += value.abs();
+            }
+            let (average, slack) = (sum / mass, 1e-6 * models.len() as f64 * size / mass + 1e-30);
+            let off = (got - average).abs();
+            if off.is_nan() || off > slack {
+                let what = format!("element {index} of chunk {at} is {got}, the average of ranks {ranks:?} {average}");
+                return Err((Rule::Average, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// The coordinator closes a round.
+    pub(crate) fn closed(&mut self, round: Round, outcome: RoundOutcome) {
+        let Some(book) = self.book.take_if(|book| book.round == round) else {
+            return self.broken(Rule::Growth, format!("{round} was closed and is not open"));
+        };
+        let truth = match outcome {
+            RoundOutcome::Committed { version } if self.version != Some(version) => self.commit(&book, version),
+            // Hands out what is in force, or nothing.
+            RoundOutcome::Committed { .. } | RoundOutcome::Nothing => Truth::default(),
+        };
+        self.settle(&truth);
+    }
+
+    fn commit(&mut self, book: &Book, version: Version) -> Truth {
+        let expected = self.version.map_or(Version(0), Version::next);
+        if version != expected {
+            self.broken(Rule::Growth, format!("{version:?} was committed after {:?}", self.version));
+        }
+        let Some(folded) = &book.folded else {
+            self.broken(Rule::Average, format!("{} was committed and the root had not folded it", book.round));
+            return Truth::default();
+        };
+        if book.result.len() != CHUNKS {
+            self.broken(Rule::Average, format!("{} has {} chunks of {CHUNKS}", book.round, book.result.len()));
+        }
+        let first = self.version.is_none();
+        self.before = core::mem::take(&mut self.consensus);
+        self.consensus = book.result.iter().flat_map(|chunk| chunk.bytes.iter().copied()).collect();
+        self.version = Some(version);
+        if first || !folded.any_mass { Truth::default() } else { self.count(book, &folded.ranks) }
+    }
+
+    fn count(&mut self, book: &Book, parts: &[(Rank, Incarnation, FoldedPart)]) -> Truth {
+        let mut truth = Truth::default();
+        for &(rank, incarnation, part) in parts {
+            let Some(snapshot) = book.snapshots.get(&(rank, incarnation)) else { continue };
+            let samples = flodl_wire::id::samples(&snapshot.ranges);
+            match part {
+                FoldedPart::Whole if samples > 0 => {
+                    self.mark(rank, &snapshot.ranges);
+                    *truth.committed.entry(rank).or_default() += samples;
+                }
+                FoldedPart::Chunks(_) => truth.repeats += samples,
+                FoldedPart::Whole | FoldedPart::None => {}
+            }
+        }
+        truth
+    }
+
+    fn mark(&mut self, rank: Rank, ranges: &[Range]) {
+        for at in ranges.iter().flat_map(|range| range.start..range.end) {
+            let twice = self.committed.get_mut(at as usize).is_none_or(|done| core::mem::replace(done, true));
+            if twice {
+                self.broken(Rule::ExactlyOnce, format!("position {at} of {} is committed again by {rank}", self.epoch));
+            }
+        }
+    }
+
+    /// The coordinator says what the round that it is closing commits.
+    pub(crate) fn claim(&mut self, committed: &[(Rank, u64)], repeats: u64) {
+        self.claim = Truth { committed: committed.iter().copied().collect(), repeats };
+    }
+
+    fn settle(&mut self, truth: &Truth) {
+        let claim = core::mem::take(&mut self.claim);
+        self.repeats += claim.repeats;
+        if claim != *truth {
+            let what = format!("the coordinator accounts for {claim:?}, in the consensus is {truth:?}");
+            self.broken(Rule::ExactlyOnce, what);
+        }
+    }
+
+    /// Whether that position of the open epoch is committed.
+    pub(crate) fn is_committed(&self, position: u64) -> bool {
+        self.committed.get(position as usize).copied().unwrap_or(false)
+    }
+
+    /// Positions of the open epoch that are not committed.
+    pub(crate) fn missing(&self) -> u64 {
+        self.committed.iter().filter(|done| !**done).count() as u64
+    }
+
+    /// A window of a later epoch opens.
+    pub(crate) fn next_epoch(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+        self.committed.iter_mut().for_each(|done| *done = false);
+    }
+
+    /// A rank has taken a version.
+    pub(crate) fn applied(&mut self, life: Life, version: Option<Version>, bytes: &[u8]) {
+        let current = self.version;
+        let expected = match version {
+            Some(version) if Some(version) == current => &self.consensus,
+            Some(version) if Some(version.next()) == current => &self.before,
+            _ => {
+                let what = format!("{} ({}) took {version:?} while {current:?} is the newest", life.0, life.1);
+                return self.broken(Rule::Growth, what);
+            }
+        };
+        if expected != bytes {
+            self.broken(Rule::Equal, format!("{} ({}) took other bytes as {version:?}", life.0, life.1));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What a seed draws before anything happens: the cluster, its links, the work, and which faults there will be.
+
+use super::class::Class;
+use super::mutant::Mutant;
+use super::rng::Rng;
+use crate::Scheduling;
+use core::fmt;
+use core::time::Duration;
+use flodl_elche::Mode;
+
+const MS: f64 = 1e6;
+
+/// What the caller fixes; the seed draws the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// The seed.
+    pub seed: u64,
+    /// The fewest and the most ranks.
+    pub ranks: (u32, u32),
+    /// The classes a seed may enable; `None`: all.
+    pub classes: Option<Vec<Class>>,
+    /// A protection to turn off.
+    pub mutant: Option<Mutant>,
+}
+
+impl Request {
+    /// The seed with everything else left to it.
+    #[must_use]
+    pub fn new(seed: u64, ranks: (u32, u32)) -> Request {
+        Request { seed, ranks, classes: None, mutant: None }
+    }
+}
+
+/// How a kind of link behaves.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) struct Plane {
+    /// One way, without load.
+    pub(crate) latency_ns: f64,
+    /// The deviation of the latency's logarithm.
+    pub(crate) jitter: f64,
+    /// Bytes a second.
+    pub(crate) bandwidth: f64,
+}
+
+/// How a rank's device behaves.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) struct Speed {
+    /// A batch, on the average and without throttling.
+    pub(crate) batch_ns: f64,
+    /// The deviation of a batch's logarithm.
+    pub(crate) jitter: f64,
+    /// How much slower it is after an hour, as a factor.
+    pub(crate) drift: f64,
+    /// The fraction of the time that it is throttled.
+    pub(crate) throttled: f64,
+    /// How much slower it is then.
+    pub(crate) throttle: f64,
+}
+
+/// The work and its settings.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Work {
+    pub(crate) mode: Mode,
+    pub(crate) epochs: u64,
+    pub(crate) samples: u64,
+    pub(crate) batch_size: u32,
+    pub(crate) parameters: u32,
+    pub(crate) patience: Duration,
+}
+
+/// Everything a seed has drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) request: Request,
+    /// Ranks of each host.
+    pub(crate) hosts: Vec<u32>,
+    pub(crate) speeds: Vec<Speed>,
+    /// Between hosts: control, then data.
+    pub(crate) wide: [Plane; 2],
+    /// Inside a host.
+    pub(crate) local: Plane,
+    pub(crate) work: Work,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) classes: Vec<Class>,
+    /// How many times faults strike.
+    pub(crate) strikes: u32,
+}
+
+impl Options {
+    /// What the request's seed draws.
+    pub(crate) fn draw(request: Request, rng: &mut Rng) -> Options {
+        let ranks = rng.within(u64::from(request.ranks.0), u64::from(request.ranks.1)) as u32;
+        let hosts = spread(ranks, rng);
+        let fastest = rng.log_within(8.0 * MS, 400.0 * MS);
+        let spread = rng.log_within(1.0, 10.0);
+        let (jitter, throttled) = (rng.unit() * 0.2, if rng.chance(0.3) { 0.05 } else { 0.0 });
+        let speeds = (0..ranks).map(|_| Speed {
+            batch_ns: fastest * rng.log_within(1.0, spread.max(1.000_001)),
+            jitter,
+            drift: rng.log_within(0.8, 1.25),
+            throttled,
+            throttle: 1.6,
+        });
+        let speeds: Vec<Speed> = speeds.collect();
+        let latency = rng.log_within(0.05 * MS, 40.0 * MS);
+        let wide = Plane { latency_ns: latency, jitter: rng.unit() * 0.5, bandwidth: rng.log_within(1e6, 1e9) };
+        let wide = [wide, Plane { latency_ns: latency * rng.log_within(0.5, 4.0), ..wide }];
+        let local = Plane { latency_ns: rng.log_within(0.01 * MS, 0.2 * MS), jitter: rng.unit() * 0.3, bandwidth: 3e9 };
+        let work = Work::draw(ranks, rng);
+        let classes = enabled(&request, rng);
+        let strikes = if classes.is_empty() { 0 } else { rng.within(1, 2 + u64::from(ranks.ilog2())) as u32 };
+        Options { request, hosts, speeds, wide, local, work, scheduling: Scheduling::default(), classes, strikes }
+    }
+
+    pub(crate) fn ranks(&self) -> u32 {
+        self.hosts.iter().sum()
+    }
+
+    pub(crate) fn has(&self, class: Class) -> bool {
+        self.classes.contains(&class)
+    }
+
+    /// About how long the run takes where nothing happens, in nanoseconds.
+    pub(crate) fn expected_ns(&self) -> f64 {
+        let rate: f64 = self.speeds.iter().map(|speed| 1.0 / speed.batch_ns).sum();
+        let batches = self.work.epochs * self.work.samples.div_ceil(u64::from(self.work.batch_size));
+        batches as f64 / rate + 20.0 * self.wide[1].latency_ns
+    }
+
+    /// The line that repeats this run.
+    pub(crate) fn repeat(&self) -> String {
+        let Request { seed, ranks: (low, high), classes, mutant } = &self.request;
+        let mut line = format!("cargo xtask sim --seed {seed} --ranks {low}..{high}");
+        if let Some(classes) = classes {
+            let names: Vec<&str> = classes.iter().map(|class| class.name()).collect();
+            line.push_str(&format!(" --faults {}", names.join(",")));
+        }
+        if let Some(mutant) = mutant {
+            line.push_str(&format!(" --mutant {}", mutant.name()));
+        }
+        line
+    }
+}
+
+impl Work {
+    fn draw(ranks: u32, rng: &mut Rng) -> Work {
+        let mode = if rng.chance(0.15) { Mode::CpuSync } else { Mode::CpuCadence };
+        let batch_size = rng.within(1, 8) as u32;
+        // So many batches a rank, over all epochs; a round a step is dearer to simulate.
+        let each = match mode {
+            Mode::CpuSync => rng.within(6, 20),
+            _ => rng.within(20, 100),
+        };
+        let epochs = rng.within(1, 4);
+        let batches = (u64::from(ranks) * each).div_ceil(epochs).max(1);
+        // Never a round number, so that the last batch of an epoch is short.
+        let samples = (batches * u64::from(batch_size)).saturating_sub(rng.below(u64::from(batch_size))).max(1);
+        // Thousands of ranks are not run with heartbeats of milliseconds.
+        let least = if ranks > 512 { 10_000.0 } else { 500.0 };
+        let patience = Duration::from_millis(rng.log_within(least, 20_000.0) as u64);
+        Work { mode, epochs, samples, batch_size, parameters: rng.within(1, 40) as u32, patience }
+    }
+}
+
+/// Ranks over hosts: one host, one rank a host, or anything between.
+fn spread(ranks: u32, rng: &mut Rng) -> Vec<u32> {
+    // Nobody has a machine of hundreds of devices, and thousands of machines are many.
+    let least = 1 + ranks / 512;
+    let most = match rng.below(4) {
+        0 => ranks.min(64),
+        1 => 1 + ranks / 32,
+        _ => 8.max(4 * least),
+    };
+    let mut left = ranks;
+    let mut hosts = Vec::new();
+    while left > 0 {
+        let here = rng.within(u64::from(least), u64::from(most.max(least))) as u32;
+        hosts.push(here.min(left));
+        left -= here.min(left);
+    }
+    hosts
+}
+
+/// Swarm testing (Groce and others, "Swarm testing", ISSTA 2012): leaving faults out finds what all of them together hide.
+fn enabled(request: &Request, rng: &mut Rng) -> Vec<Class> {
+    let density = *rng.pick(&[0.0, 0.1, 0.25, 0.5]).unwrap_or(&0.1);
+    let mut classes = Vec::new();
+    for class in Class::ALL {
+        let drawn = rng.chance(if class.is_rare() { density / 5.0 } else { density });
+        let wanted = request.classes.as_ref().map(|wanted| wanted.contains(&class));
+        if wanted.unwrap_or(drawn) {
+            classes.push(class);
+        }
+    }
+    classes
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Work { mode, epochs, samples, batch_size, parameters, patience } = &self.work;
+        let batch = |pick: fn(f64, f64) -> f64, start| self.speeds.iter().map(|s| s.batch_ns / MS).fold(start, pick);
+        let names: Vec<&str> = self.classes.iter().map(|class| class.name()).collect();
+        write!(
+            f,
+            "seed {}: {} ranks on {} hosts, {mode}, {epochs} epochs of {samples} samples in batches of {batch_size}, \
+             {parameters} parameters, patience {patience:?}, batches of {:.1}..{:.1} ms, links of {:.2} and {:.2} ms, \
+             {} strikes of [{}]",
+            self.request.seed,
+            self.ranks(),
+            self.hosts.len(),
+            batch(f64::min, f64::INFINITY),
+            batch(f64::max, 0.0),
+            self.wide[0].latency_ns / MS,
+            self.wide[1].latency_ns / MS,
+            self.strikes,
+            names.join(" ")
+        )
+    }
+}

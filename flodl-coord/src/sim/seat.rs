@@ -1,0 +1,349 @@
+//! A rank's process: the production worker, trained by a simulated device, and around it what the shell does.
+
+use super::fabric::{Event, Fabric};
+use super::ledger::Snapshot;
+use super::model::{Log, Numbers, Vectors};
+use super::mutant::Mutant;
+use super::net::{ConnId, Lane, Node, Packet};
+use super::options::Speed;
+use super::rng::Rng;
+use bytes::Bytes;
+use flodl_wire::message::control::{Next, RoundOutcome};
+use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
+use flodl_wire::message::join::{Emulation, TrainerSettings};
+use flodl_wire::message::{Control, Data, Report};
+use flodl_wire::{Frame, Incarnation, Rank, Time, Version};
+use flodl_worker::session::{End, Lost};
+use flodl_worker::worker::{self, Clock, Job, Turn, Worker};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Batches that a throttled episode lasts on the average.
+const EPISODE: f64 = 20.0;
+const HOUR_NS: f64 = 3.6e12;
+
+/// A device: how long a batch takes.
+#[derive(Debug)]
+pub(crate) struct Device {
+    speed: Speed,
+    rng: Rng,
+    started: Time,
+    throttled: bool,
+    /// Slower by this factor until then, in simulated time.
+    pub(crate) slowed: (f64, Time),
+}
+
+impl Device {
+    fn new(speed: Speed, rng: Rng, started: Time) -> Device {
+        Device { speed, rng, started, throttled: false, slowed: (1.0, Time::ZERO) }
+    }
+
+    fn batch_ns(&mut self, now: Time) -> u64 {
+        let Speed { batch_ns, jitter, drift, throttled, throttle } = self.speed;
+        let turns = if self.throttled { 1.0 / EPISODE } else { throttled / (EPISODE * (1.0 - throttled)) };
+        self.throttled ^= self.rng.chance(turns);
+        let age = now.0.saturating_sub(self.started.0) as f64 / HOUR_NS;
+        let mut ns = batch_ns * self.rng.around_one(jitter) * drift.powf(age.min(4.0));
+        if self.throttled {
+            ns *= throttle;
+        }
+        if now < self.slowed.1 {
+            ns *= self.slowed.0;
+        }
+        ns.max(1.0) as u64
+    }
+}
+
+/// The worker's clock during a turn: a step lasts what the device needs.
+struct TurnClock<'a> {
+    device: &'a mut Device,
+    ahead: u64,
+    local: Time,
+}
+
+impl Clock for TurnClock<'_> {
+    fn now(&mut self) -> Time {
+        self.local
+    }
+
+    fn step_done(&mut self, started: Time, _: Option<&Emulation>) -> Time {
+        let batch = self.device.batch_ns(Time(started.0.saturating_sub(self.ahead)));
+        self.local = Time(started.0 + batch);
+        self.local
+    }
+}
+
+/// Faults that wait for their occasion in a rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Armed {
+    /// The next chunk of a contribution is too short.
+    pub(crate) wrong_shape: bool,
+    /// The next contribution is followed by one of the round before.
+    pub(crate) stale: bool,
+    /// The next chunk of a result that comes is changed.
+    pub(crate) corrupt_chunk: bool,
+}
+
+/// The process.
+pub(crate) struct Seat {
+    me: u32,
+    pub(crate) life: (Rank, Incarnation),
+    pub(crate) host: u32,
+    /// The host's relay that owns it.
+    pub(crate) relay: u32,
+    worker: Worker<'static, Vectors>,
+    pub(crate) log: Rc<RefCell<Log>>,
+    pub(crate) device: Device,
+    pub(crate) armed: Armed,
+    control: ConnId,
+    data: ConnId,
+    inbox: VecDeque<worker::Event>,
+    /// When anything came last, on its own clock.
+    heard: Time,
+    /// A batch is being trained until then.
+    busy: Time,
+    introduced: bool,
+    applied: u64,
+    corrupt: bool,
+    /// What it sent first in its last contribution.
+    last_sent: Option<Data>,
+    pub(crate) end: Option<End>,
+}
+
+impl Seat {
+    /// A process that has connected to its relay.
+    pub(crate) fn new(fab: &mut Fabric, me: u32, owner: (u32, u32), life: (Rank, Incarnation)) -> Option<Seat> {
+        let (host, relay) = owner;
+        let node = Node::Seat(me);
+        let options = Rc::clone(&fab.options);
+        let (control, data) = (
+            fab.net.open(node, Node::Host(host), Lane::Control, options.local),
+            fab.net.open(node, Node::Host(host), Lane::Data, options.local),
+        );
+        let log = Rc::new(RefCell::new(Log::default()));
+        let job = Job {
+            trainee: Vectors::new(options.work.parameters, life.0.0, Rc::clone(&log)),
+            train_set: Box::new(Numbers::new(options.work.samples, Rc::clone(&log))),
+            eval_set: Some(Box::new(Numbers::new(4, Rc::default()))),
+            schedule: Box::new(|_| 0.05),
+            settings: TrainerSettings::default(),
+        };
+        let local = fab.local(node);
+        let worker = Worker::new(job, life, options.work.patience, local).ok()?;
+        let speed = *options.speeds.get(life.0.0 as usize)?;
+        let device = Device::new(speed, fab.rng.fork(), fab.now);
+        let beat = options.work.patience.as_nanos() as u64 / 10;
+        fab.after(beat, Event::Beat(me));
+        fab.wake(node, Some(local));
+        Some(Seat {
+            me,
+            life,
+            host,
+            relay,
+            worker,
+            log,
+            device,
+            armed: Armed::default(),
+            control,
+            data,
+            inbox: VecDeque::new(),
+            heard: local,
+            busy: Time::ZERO,
+            introduced: false,
+            applied: 0,
+            corrupt: false,
+            last_sent: None,
+            end: None,
+        })
+    }
+
+    pub(crate) fn conns(&self) -> (ConnId, ConnId) {
+        (self.control, self.data)
+    }
+
+    fn node(&self) -> Node {
+        Node::Seat(self.me)
+    }
+
+    pub(crate) fn arrive(&mut self, fab: &mut Fabric, conn: ConnId, packet: Packet) {
+        let lane = if conn == self.control { "control" } else { "data" };
+        self.heard = fab.local(self.node());
+        let event = match packet {
+            Packet::Frame(frame) => match frame.to_control() {
+                Ok(Control::Heartbeat) => return,
+                Ok(control) => worker::Event::Control(control),
+                Err(error) => worker::Event::Lost(Lost::Broken { channel: lane, error: error.to_string() }),
+            },
+            Packet::Data(data) => worker::Event::Data(self.changed(data)),
+            Packet::End(_) | Packet::Sealed { .. } => worker::Event::Lost(Lost::Closed { channel: lane }),
+        };
+        self.inbox.push_back(event);
+        if self.busy <= fab.now {
+            self.run(fab);
+        }
+    }
+
+    /// A chunk of a result, as this rank's memory holds it.
+    fn changed(&mut self, data: Data) -> Data {
+        match data {
+            Data::Consensus(chunk) if chunk.chunk == 0 && core::mem::take(&mut self.armed.corrupt_chunk) => {
+                let mut bytes = chunk.bytes.to_vec();
+                if let Some(byte) = bytes.first_mut() {
+                    *byte ^= 1;
+                }
+                self.log.borrow_mut().corrupted = true;
+                Data::Consensus(Chunk { bytes: bytes.into(), ..chunk })
+            }
+            data => data,
+        }
+    }
+
+    pub(crate) fn beat(&mut self, fab: &mut Fabric) {
+        let every = fab.options.work.patience.as_nanos() as u64 / 10;
+        fab.after(every, Event::Beat(self.me));
+        if self.introduced {
+            let report = Report::Heartbeat { step: self.worker.session().steps_ever() };
+            self.report(fab, &report);
+        }
+    }
+
+    pub(crate) fn wake(&mut self, fab: &mut Fabric) {
+        if self.busy <= fab.now {
+            self.run(fab);
+            let local = fab.local(self.node());
+            if self.end.is_none() && self.worker.next_deadline().is_some_and(|at| at <= local) {
+                self.worker.handle(worker::Event::Tick, local);
+                self.run(fab);
+            }
+        } else {
+            let until = Time(fab.local(self.node()).0 + (self.busy.0 - fab.now.0));
+            fab.wake(self.node(), Some(until));
+        }
+    }
+
+    /// Does what there is to do, until a batch takes its time or there is nothing.
+    fn run(&mut self, fab: &mut Fabric) {
+        let node = self.node();
+        let local = fab.local(node);
+        while self.end.is_none() && !fab.vital(node).blown {
+            while let Some(event) = self.inbox.pop_front() {
+                self.worker.handle(event, local);
+            }
+            self.worker.handle(worker::Event::Heard, self.heard);
+            let mut clock = TurnClock { device: &mut self.device, ahead: local.0 - fab.now.0, local };
+            let turn = self.worker.turn(&mut clock);
+            let until = clock.local;
+            match turn {
+                Turn::Report(report) => {
+                    self.account(fab, &report);
+                    self.report(fab, &report);
+                }
+                Turn::Data(data) => self.contribute(fab, data),
+                Turn::Worked if until > local => {
+                    self.busy = Time(fab.now.0 + (until.0 - local.0));
+                    fab.wake(node, Some(until));
+                    return;
+                }
+                Turn::Worked => self.check_applied(fab),
+                Turn::Idle => {
+                    fab.wake(node, self.worker.next_deadline());
+                    return;
+                }
+                Turn::End(end) => self.end = Some(end),
+            }
+        }
+    }
+
+    fn report(&mut self, fab: &mut Fabric, report: &Report) {
+        self.introduced = true;
+        if let Ok(frame) = Frame::report(self.life.0, self.life.1, report) {
+            fab.frame(self.node(), self.control, frame);
+        }
+        if let Report::SyncAck(ack) = report
+            && fab.off(Mutant::CommitBeforeApply)
+        {
+            let version = fab.ledger.version.map_or(Version(0), Version::next);
+            let outcome = RoundOutcome::Committed { version };
+            let done = Control::RoundDone { round: ack.round, outcome, next: Next::Window };
+            self.inbox.push_back(worker::Event::Control(done));
+        }
+    }
+
+    /// Tells the accounts what this rank has really trained for a round.
+    fn account(&self, fab: &mut Fabric, report: &Report) {
+        let Report::SnapshotReady { round, steps, ranges } = report else { return };
+        let snapshot = Snapshot {
+            steps: *steps,
+            ranges: ranges.clone(),
+            model: self.worker.trainee().clone(),
+            base: self.worker.session().version(),
+            trained: self.log.borrow().trained,
+            corrupt: self.corrupt,
+        };
+        fab.ledger.snapshot(self.life, *round, snapshot);
+    }
+
+    fn contribute(&mut self, fab: &mut Fabric, data: Data) {
+        let stale = self.last_sent.clone().filter(|_| self.armed.stale);
+        let data = match data {
+            Data::Contribution(chunk) if core::mem::take(&mut self.armed.wrong_shape) => {
+                let short = chunk.bytes.len().saturating_sub(4);
+                Data::Contribution(Chunk { bytes: chunk.bytes.slice(..short), ..chunk })
+            }
+            Data::Absent { round, why: AbsentWhy::NonFinite, .. } if fab.off(Mutant::FiniteTest) => {
+                return self.contribute_anyway(fab, round);
+            }
+            data => data,
+        };
+        if let Data::Contribution(chunk) = &data
+            && chunk.chunk == 0
+        {
+            if let Some(Data::Contribution(old)) = stale.filter(|_| chunk.round.0 > 1) {
+                self.armed.stale = false;
+                fab.send(self.node(), self.data, Packet::Data(Data::Contribution(old)));
+            }
+            self.last_sent = Some(data.clone());
+        }
+        fab.send(self.node(), self.data, Packet::Data(data));
+    }
+
+    /// What a rank would send that does not test its values: large ones in place of those that are no numbers.
+    fn contribute_anyway(&self, fab: &mut Fabric, round: flodl_wire::Round) {
+        let model = self.worker.trainee();
+        let version = self.worker.session().version().unwrap_or_default();
+        let weights: Vec<u8> = model.weights.iter().flat_map(|_| 1e30f32.to_le_bytes()).collect();
+        let means: Vec<u8> = model.means.iter().flat_map(|_| 1e30f32.to_le_bytes()).collect();
+        let steps: Vec<u8> = model.steps.iter().flat_map(|steps| steps.to_le_bytes()).collect();
+        for (chunk, bytes) in (0..).zip([weights, means, steps].map(Bytes::from)) {
+            let chunk = Chunk { round, version, chunk, mass: 1.0, codec: Codec::Exact, bytes };
+            fab.send(self.node(), self.data, Packet::Data(Data::Contribution(chunk)));
+        }
+    }
+
+    /// Where a consensus was written into the replica: is it the one?
+    fn check_applied(&mut self, fab: &mut Fabric) {
+        let applied = self.log.borrow().applied;
+        if applied == self.applied {
+            return;
+        }
+        self.applied = applied;
+        let (bytes, version) = (self.worker.trainee().bytes(), self.worker.session().version());
+        if core::mem::take(&mut self.log.borrow_mut().corrupted) {
+            self.corrupt = bytes != fab.ledger.consensus;
+            return;
+        }
+        self.corrupt = false;
+        fab.ledger.applied(self.life, version, &bytes);
+    }
+
+    /// Training steps of this life.
+    pub(crate) fn steps(&self) -> u64 {
+        self.worker.session().steps_ever()
+    }
+
+    /// A process that has ended by itself: its status.
+    pub(crate) fn status(&self) -> Option<i32> {
+        self.end.as_ref().map(|end| i32::from(matches!(end, End::Failed(_))))
+    }
+}
