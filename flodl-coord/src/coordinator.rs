@@ -110,7 +110,7 @@ impl Coordinator {
             Input::Folded(folded) => {
                 self.watch.moved(now);
                 if let Phase::Running(running) = &mut self.phase {
-                    running.folded(folded);
+                    running.folded(folded, now);
                 }
             }
             Input::RootWaits { round, rank, chunk } => self.fold_waits(Folder::Root, round, (rank, chunk), now),

@@ -24,6 +24,8 @@ pub(crate) struct OpenRound {
     pub(crate) waits: Waits,
     /// When the last snapshot was told of: before that nobody's chunks are due.
     pub(crate) snapshot_at: Time,
+    /// When its ceiling began to count: requested, and once more when its result is there and answers are due.
+    pub(crate) counts_from: Time,
     /// It is past its ceiling and there was nobody to hold to account for it.
     pub(crate) nobody_late: bool,
 }
@@ -82,7 +84,9 @@ impl OpenRound {
             source.part = Part::Source;
         }
         let waits = Waits::new(ctx.deadlines.silence);
-        OpenRound { id, requested: ctx.now, parts, folded: None, waits, snapshot_at: ctx.now, nobody_late: false }
+        let now = ctx.now;
+        let (folded, nobody_late) = (None, false);
+        OpenRound { id, requested: now, parts, folded, waits, snapshot_at: now, counts_from: now, nobody_late }
     }
 
     pub(crate) fn roster(&self, members: &Members) -> Vec<RosterEntry> {

@@ -239,12 +239,15 @@ impl Running {
     }
 
     /// The root has folded the round. Its first word counts.
-    pub(crate) fn folded(&mut self, folded: Folded) {
+    pub(crate) fn folded(&mut self, folded: Folded, now: Time) {
         if let Cycle::Round(open) = &mut self.cycle
             && open.id == folded.round
             && open.folded.is_none()
         {
             open.folded = Some(folded);
+            // Who answers has the whole ceiling for it, however long the fold took.
+            open.counts_from = now;
+            open.nobody_late = false;
         }
     }
 
@@ -279,7 +282,7 @@ impl Running {
         if !due {
             return Vec::new();
         }
-        let still = ctx.now.since(open.requested);
+        let still = ctx.now.since(open.counts_from);
         let late = open.late(ctx.members, still);
         open.nobody_late = late.is_empty();
         late
@@ -293,7 +296,7 @@ impl Running {
     fn round_deadline(&self, deadlines: &Deadlines) -> Option<Time> {
         match &self.cycle {
             Cycle::Round(open) if !open.nobody_late => {
-                Some(open.requested.plus(deadlines.round_ceiling(self.longest_round)))
+                Some(open.counts_from.plus(deadlines.round_ceiling(self.longest_round)))
             }
             Cycle::Round(_) | Cycle::Window => None,
         }

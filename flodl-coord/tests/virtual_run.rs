@@ -86,6 +86,28 @@ fn every_end_of_a_rank_is_named_and_its_samples_are_trained_by_others() {
     }
 }
 
+/// A run waited forever for the answer of a rank that hung, because the round had passed its ceiling for another one's sake.
+#[test]
+fn a_round_has_its_ceiling_again_for_the_answers_to_its_result() {
+    let hangs = |at_ms, rank| Fault { at_ms, rank, kind: Kind::Hangs, folded: 2 };
+    let lost = |at_ms, rank, kind| Fault { at_ms, rank, kind, folded: 2 };
+    let outcome = run(Scenario {
+        epochs: 2,
+        batch_size: 2,
+        samples: 1343,
+        hosts: 3,
+        faults: vec![hangs(920, 4), lost(1288, 1, Kind::LostThenSignal(9)), hangs(1354, 3), lost(144, 0, Kind::Lost)],
+        odds: Odds { incomplete: 6, digest: 5, replica: 7, left_out: 5, evaluation: 1, jitter_ms: 30 },
+        max_failure: MaxFailure::Absolute(2),
+        leaves: vec![(269, 0)],
+        seed: 8_576_107_379_507_348_522,
+        ..scenario(&[12, 37, 24, 4, 19, 7])
+    });
+    let dead: Vec<Rank> = outcome.deaths.iter().map(|(rank, _)| *rank).collect();
+    assert!(dead.contains(&Rank(3)) && dead.contains(&Rank(4)), "{:?}", outcome.deaths);
+    assert_eq!(outcome.exit, Some(4));
+}
+
 #[test]
 fn a_pause_within_the_patience_is_no_death() {
     let outcome = run(Scenario { faults: vec![fault(900, 1, Kind::Silent(9_000))], ..scenario(&[8, 20, 32]) });

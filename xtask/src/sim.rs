@@ -18,14 +18,15 @@ usage: cargo xtask sim [OPTIONS]
   clusters    how much of the ceiling each way to end a window reaches, on twelve clusters (the scheduler alone)
 ";
 
-const FLODL_SIM: Executable =
-    Executable { package: "flodl-coord", kind: "--bin", name: "flodl-sim", features: "sim" };
+const FLODL_SIM: Executable = Executable { package: "flodl-coord", kind: "--bin", name: "flodl-sim", features: "sim" };
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Sim {
     Help,
-    Clusters { json: Option<PathBuf> },
+    Clusters {
+        json: Option<PathBuf>,
+    },
     /// The simulator, with these arguments.
     System(Vec<String>),
 }

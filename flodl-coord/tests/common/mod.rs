@@ -251,7 +251,10 @@ impl World {
             }
             self.step();
         }
-        panic!("the run does not end: {:?}", self.oracle.outcome.exit);
+        panic!(
+            "the run does not end: {:?} at {:?}: {:?}",
+            self.oracle.outcome.exit, self.now, self.oracle.outcome.sentences
+        );
     }
 
     fn begin(&mut self) {
@@ -274,7 +277,7 @@ impl World {
             self.post(at_ms * MS, Event::Leaves(Rank(rank)));
         }
         for fault in self.scenario.faults.clone() {
-            self.post(fault.at_ms * MS, Event::Strike(fault));
+            self.post(fault.at_ms * MS, Event::Strike(fault.clone()));
         }
         for at_ms in self.scenario.stops_at_ms.clone() {
             self.post(at_ms * MS, Event::Input(Input::Stop));
@@ -443,6 +446,10 @@ impl World {
                 self.puppet(rank).silent = true;
                 self.post(for_ms * MS, Event::WakesUp(rank));
                 return;
+            }
+            // A run waits for processes that start for as long as a person lets it.
+            Kind::Hangs if self.puppet(rank).alive && !self.puppet(rank).admitted => {
+                return self.post(10 * MS, Event::Strike(fault.clone()));
             }
             Kind::Hangs => {
                 self.puppet(rank).hangs = true;

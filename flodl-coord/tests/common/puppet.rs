@@ -17,6 +17,8 @@ pub(crate) struct Puppet {
     pub(crate) alive: bool,
     pub(crate) silent: bool,
     pub(crate) hangs: bool,
+    /// It is in the run.
+    pub(crate) admitted: bool,
     /// What it says while it is silent.
     pub(crate) held: Vec<Input>,
     /// When the last thing it said arrives.
@@ -48,6 +50,7 @@ impl Puppet {
             alive: true,
             silent: false,
             hangs: false,
+            admitted: false,
             held: Vec::new(),
             said: Time::ZERO,
             window: None,
@@ -103,6 +106,7 @@ impl World {
                 let way = self.way();
                 self.say(way, rank, Report::Manifest { part: 0, parts: 1, tensors: tensors() });
             }
+            Control::Admitted(_) => self.puppet(rank).admitted = true,
             Control::Window(plan) => {
                 let holds = self.puppet(rank).holds;
                 assert_eq!(holds, self.oracle.version, "{rank} is to train without the consensus");

@@ -5,10 +5,15 @@ use super::puppet::{Since, ack, received};
 use super::{DIGEST, Event, LIFE, MS, World};
 use flodl_coord::Input;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
-use flodl_wire::message::report::{Folded, FoldedPart, SyncOutcome};
+use flodl_wire::message::report::{Folded, FoldedPart, HostReport, SyncOutcome};
 use flodl_wire::message::{Control, Report};
 use flodl_wire::{Incarnation, Rank, Round};
 use std::collections::BTreeMap;
+
+/// How often is looked whether a rank that keeps silent speaks again.
+const STEP: u64 = 10 * MS;
+/// A quarter of the patience: how often a fold that waits says so.
+const QUARTER: u64 = 2500 * MS;
 
 /// A round at the root.
 pub(crate) struct Open {
@@ -37,7 +42,10 @@ impl World {
     pub(crate) fn data(&mut self, rank: Rank, round: Round) {
         let Some(part) = self.part_of(rank, round) else { return };
         if self.puppet(rank).silent || self.puppet(rank).hangs {
-            return self.post(10 * MS, Event::Data { rank, round });
+            if self.now.0 % QUARTER < STEP {
+                self.waits(rank, round);
+            }
+            return self.post(STEP, Event::Data { rank, round });
         }
         let since = self.puppet(rank).since.clone();
         let left_out = part == Part::Contribute && self.happens(self.scenario.odds.left_out);
@@ -52,6 +60,13 @@ impl World {
             other => other,
         };
         self.folds(rank, folded);
+    }
+
+    /// The folds of a rank's host and of the root wait for it, and say so.
+    fn waits(&mut self, rank: Rank, round: Round) {
+        let way = self.way();
+        self.of_host(way, rank, HostReport::Waiting { round, rank, chunk: 0 });
+        self.post(way, Event::Input(Input::RootWaits { round, rank, chunk: 0 }));
     }
 
     /// A rank is gone; what was on its way is folded as the fault says.
