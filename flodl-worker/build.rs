@@ -2,10 +2,11 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-env-changed=LIBTORCH");
     if std::env::var_os("CARGO_FEATURE_TORCH").is_none() {
         return;
     }
+    // Only here: who leaves libtorch out is not to build again because of where it lies.
+    println!("cargo::rerun-if-env-changed=LIBTORCH");
     if let Some(folder) = std::env::var_os("DEP_TCH_LIBTORCH_LIB") {
         println!("cargo::rustc-link-arg=-Wl,-rpath,{}", folder.display());
     }
