@@ -15,7 +15,7 @@ use flodl_wire::{HostId, RunId, SessionId};
 use smol::net::unix::{UnixListener, UnixStream};
 use smol::{Executor, Task};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What a relay knows for judging who knocks.
@@ -41,11 +41,49 @@ pub(super) struct Arrival {
     pub(super) stream: UnixStream,
 }
 
-impl Admission for Doors {
+/// A handshake, with what is known of who does it.
+struct Visitor<'a> {
+    doors: &'a Doors,
+    known: &'a AtomicBool,
+}
+
+impl Admission for Visitor<'_> {
     fn gate_key(&self) -> &GateKey {
-        &self.gate_key
+        &self.doors.gate_key
     }
 
+    /// Called once the hello has shown the gate's key.
+    fn decide(&self, hello: &Hello) -> Result<Accept, String> {
+        self.known.store(true, Ordering::Relaxed);
+        self.doors.decide(hello)
+    }
+
+    fn patience(&self) -> Duration {
+        self.doors.patience
+    }
+
+    fn generation(&self) -> u64 {
+        self.doors.generation
+    }
+}
+
+/// Handshakes at work.
+#[derive(Default)]
+struct HalfOpen(VecDeque<(Task<()>, Arc<AtomicBool>)>);
+
+impl HalfOpen {
+    /// Makes room for one more: of too many the oldest ends that has not shown the gate's key, and only where all have the
+    /// oldest of them. Whoever has shown it may hold the connection for made already, its last word being on the way.
+    fn make_room(&mut self) {
+        self.0.retain(|(task, _)| !task.is_finished());
+        if self.0.len() >= HALF_OPEN_MAX {
+            let stranger = self.0.iter().position(|(_, known)| !known.load(Ordering::Relaxed));
+            self.0.remove(stranger.unwrap_or(0));
+        }
+    }
+}
+
+impl Doors {
     fn decide(&self, hello: &Hello) -> Result<Accept, String> {
         hello.check_run(self.run_id)?;
         if hello.host_id != self.host {
@@ -60,38 +98,28 @@ impl Admission for Doors {
         };
         Ok(Accept { key, session })
     }
-
-    fn patience(&self) -> Duration {
-        self.patience
-    }
-
-    fn generation(&self) -> u64 {
-        self.generation
-    }
 }
 
 impl Doors {
-    /// Accepts until the executor is gone. No peer holds it up: handshakes are tasks of their own, and of too many the
-    /// oldest ends.
+    /// Accepts until the executor is gone. No peer holds it up: handshakes are tasks of their own, and of too many one ends.
     pub(super) async fn keep(
         self: Arc<Self>,
         listener: UnixListener,
         executor: Weak<Executor<'static>>,
         to: Sender<Arrival>,
     ) {
-        let mut half_open: VecDeque<Task<()>> = VecDeque::new();
+        let mut half_open = HalfOpen::default();
         let mut told = false;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     told = false;
-                    half_open.retain(|task| !task.is_finished());
-                    if half_open.len() == HALF_OPEN_MAX {
-                        half_open.pop_front();
-                    }
+                    half_open.make_room();
                     // This task runs on that executor: holding it here would keep both alive for ever.
                     let Some(executor) = executor.upgrade() else { return };
-                    half_open.push_back(executor.spawn(Arc::clone(&self).welcome(stream, to.clone())));
+                    let known = Arc::new(AtomicBool::new(false));
+                    let welcome = Arc::clone(&self).welcome(stream, Arc::clone(&known), to.clone());
+                    half_open.0.push_back((executor.spawn(welcome), known));
                 }
                 Err(error) => {
                     // It is tried again and again, and said once.
@@ -105,8 +133,8 @@ impl Doors {
         }
     }
 
-    async fn welcome(self: Arc<Self>, stream: UnixStream, to: Sender<Arrival>) {
-        match self.greet(stream).await {
+    async fn welcome(self: Arc<Self>, stream: UnixStream, known: Arc<AtomicBool>, to: Sender<Arrival>) {
+        match self.greet(stream, &known).await {
             // Where the relay's task has ended nobody is let in any more.
             Ok(arrival) => match to.send(arrival).await {
                 Ok(()) | Err(_) => {}
@@ -115,7 +143,7 @@ impl Doors {
         }
     }
 
-    async fn greet(&self, stream: UnixStream) -> Result<Arrival, String> {
+    async fn greet(&self, stream: UnixStream, known: &AtomicBool) -> Result<Arrival, String> {
         match same_user(&stream) {
             Ok(true) => {}
             Ok(false) => return Err("it comes from another user".to_owned()),
@@ -123,7 +151,7 @@ impl Doors {
         }
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(|error| format!("the system gives no random bytes: {error}"))?;
-        let accepted = accept(stream.clone(), self, nonce).await;
+        let accepted = accept(stream.clone(), &Visitor { doors: self, known }, nonce).await;
         let (link, hello) = accepted.map_err(|error: HandshakeError| error.to_string())?;
         let Role::Rank { rank, incarnation } = hello.role else { return Err("it is no rank".to_owned()) };
         let peer = Peer { rank, incarnation, channel: hello.channel, session: link.session };

@@ -29,6 +29,7 @@ pub(crate) const CASES: &[Case] = &[
     ("relays::a_rank_killed_in_mid_round_is_partial_and_the_others_finish_within_a_second", mid_round_death),
     ("relays::an_impostor_is_closed_and_the_run_goes_on", impostor),
     ("relays::strangers_at_the_socket_are_turned_away_and_the_run_is_unharmed", strangers),
+    ("relays::a_crowd_of_strangers_does_not_push_a_rank_out_that_is_coming_in", crowd),
     ("relays::a_lost_controller_ends_the_ranks_with_an_error", lost_controller),
     ("relays::a_program_that_is_not_there_is_reported", missing_program),
 ];
@@ -322,6 +323,16 @@ impl Local {
         assert_eq!(sockets(self.directory.path()), [""; 0].map(PathBuf::from), "its socket's directory is gone");
         end
     }
+
+    /// Its controller goes, and its ranks with it.
+    async fn loses_its_controller(self) {
+        let Local { controller, relay, directory, .. } = self;
+        drop(controller);
+        let end = within("the relay's end", LONG, relay).await;
+        assert!(matches!(end, Err(RunError::Ended(RelayError::ControllerLost { .. }))), "{end:?}");
+        let left = || processes_of(directory.path());
+        until("no process left", Duration::from_secs(5), || left().is_empty().then_some(()));
+    }
 }
 
 /// The relays' sockets in a run directory.
@@ -436,16 +447,55 @@ fn strangers() {
     });
 }
 
+/// A crowd comes while a rank is between the relay's challenge and its answer. The rank holds its connection for made then,
+/// and lost it once: a run waited for a rank that had no data connection any more.
+fn crowd() {
+    smol::block_on(async {
+        // The test is the rank; its process only has to live.
+        let sleeps = |config: &mut RelayConfig| {
+            config.agent.program.path = "sleep".into();
+            config.agent.program.args = vec!["1000".into()];
+        };
+        let mut local = Local::start_with("", sleeps).await;
+        local.controller.admit(1).await;
+        let up = |said: &Said| matches!(said, Said::Host(HostReport::RankUp { .. })).then_some(());
+        local.controller.hear("its process", up).await;
+
+        let path = sockets(local.directory.path()).remove(0);
+        let role = Role::Rank { rank: Rank(0), incarnation: LIFE };
+        let hello = Hello { role, channel: Channel::Control, session: SessionId(0), run_id: RUN, host_id: host() };
+        let key = secret().host_key(RUN, host()).rank_key(Rank(0), LIFE);
+        let keys = DialKeys { gate: secret().gate_key(), peer: key.into() };
+        let mut hello_and_answer = UnixStream::connect(&path).await.unwrap();
+        let (near, far) = duplex(1 << 16);
+        let shake = smol::spawn(connect(near, hello, keys, nonce()));
+        let (mut from_rank, mut to_rank) = futures_lite::io::split(far);
+        let mut bytes = [0; 4096];
+        let n = from_rank.read(&mut bytes).await.unwrap();
+        hello_and_answer.write_all(&bytes[..n]).await.unwrap();
+        let n = hello_and_answer.read(&mut bytes).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            silent.push(UnixStream::connect(&path).await.unwrap());
+        }
+        to_rank.write_all(&bytes[..n]).await.unwrap();
+        let (_reader, mut writer) = shake.await.unwrap().split();
+        writer.send(&Frame::report(Rank(0), LIFE, &Report::Heartbeat { step: 0 }).unwrap()).await.unwrap();
+        writer.flush().await.unwrap();
+        let n = from_rank.read(&mut bytes).await.unwrap();
+        hello_and_answer.write_all(&bytes[..n]).await.unwrap();
+        let heartbeat = |said: &Said| matches!(said, Said::Rank(Rank(0), Report::Heartbeat { .. })).then_some(());
+        local.controller.hear("the rank's first word", heartbeat).await;
+        local.loses_its_controller().await;
+        drop((hello_and_answer, silent));
+    });
+}
+
 fn lost_controller() {
     smol::block_on(async {
         let mut local = Local::start("").await;
         local.controller.form(3).await;
-        let Local { controller, relay, directory, .. } = local;
-        drop(controller);
-        let end = within("the relay's end", LONG, relay).await;
-        assert!(matches!(end, Err(RunError::Ended(RelayError::ControllerLost { .. }))), "{end:?}");
-        let left = || processes_of(directory.path());
-        until("no process left", Duration::from_secs(5), || left().is_empty().then_some(()));
+        local.loses_its_controller().await;
     });
 }
 
