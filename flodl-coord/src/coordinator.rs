@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError, Deadlines};
 use crate::context::Context;
 use crate::finishing::{Ending, Finishing};
 use crate::formation::{Formed, Forming};
+use crate::joining;
 use crate::members::Members;
 use crate::running::{Folder, Running, Snapshot, Step, Stopping};
 use crate::watch::Watch;
@@ -137,11 +138,10 @@ impl Coordinator {
     pub(crate) fn phase_report(&mut self, rank: Rank, report: Report, now: Time) -> Result<(), Breach> {
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         match (&mut self.phase, report) {
-            (Phase::Forming(forming), Report::Ready(ready)) => forming.ready(&mut ctx, rank, ready),
+            (Phase::Forming(_) | Phase::Running(_), Report::Ready(ready)) => joining::ready(&mut ctx, rank, ready),
             (Phase::Forming(forming), Report::Manifest { part, parts, tensors }) => {
                 forming.lists.take(&ctx, rank, ManifestPart { part, parts, tensors })
             }
-            (Phase::Running(_), Report::Ready(ready)) => Running::ready(&mut ctx, rank, ready),
             (Phase::Running(running), Report::Manifest { part, parts, tensors }) => {
                 running.lists.take(&ctx, rank, ManifestPart { part, parts, tensors })
             }

@@ -1,15 +1,15 @@
 //! Before the run: who is ready, who agrees with whom, and when it may start.
 
-use crate::agreement::{self, Agreement, Lists, sizes};
+use crate::Fate;
+use crate::agreement::{Agreement, Lists, sizes};
 use crate::context::Context;
 use crate::gate::list;
 use crate::members::State;
-use crate::{Breach, Fate};
 use core::fmt;
 use flodl_elche::DeviceSpec;
 use flodl_wire::Rank;
 use flodl_wire::message::Control;
-use flodl_wire::message::join::{LayoutSizes, Ready, RunConfig, TensorSpec};
+use flodl_wire::message::join::{LayoutSizes, RunConfig, TensorSpec};
 use flodl_wire::message::record::{Body, EventKind, Meta, Reason};
 use std::collections::BTreeMap;
 
@@ -59,17 +59,6 @@ pub(crate) enum Waiting {
 }
 
 impl Forming {
-    /// A rank is ready.
-    pub(crate) fn ready(&mut self, ctx: &mut Context<'_>, rank: Rank, ready: Box<Ready>) -> Result<(), Breach> {
-        agreement::check(&ready)?;
-        let Some(member) = ctx.members.get_mut(rank).filter(|member| matches!(member.state, State::Starting)) else {
-            return Ok(());
-        };
-        member.state = State::Joining(ready);
-        ctx.event(EventKind::RankReady { rank }, None);
-        Ok(())
-    }
-
     /// Whether the run can start now.
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Formed {
         let gone = ctx.members.iter().filter(|member| member.is_gone()).count();

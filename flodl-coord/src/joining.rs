@@ -57,18 +57,18 @@ impl Coordinator {
     }
 }
 
-impl Running {
-    /// A rank would join.
-    pub(crate) fn ready(ctx: &mut Context<'_>, rank: Rank, ready: Box<Ready>) -> Result<(), Breach> {
-        agreement::check(&ready)?;
-        let Some(member) = ctx.members.get_mut(rank).filter(|member| matches!(member.state, State::Starting)) else {
-            return Ok(());
-        };
-        member.state = State::Joining(ready);
-        ctx.event(EventKind::RankReady { rank }, None);
-        Ok(())
-    }
+/// A rank is ready, before the run or in it.
+pub(crate) fn ready(ctx: &mut Context<'_>, rank: Rank, ready: Box<Ready>) -> Result<(), Breach> {
+    agreement::check(&ready)?;
+    let Some(member) = ctx.members.get_mut(rank).filter(|member| matches!(member.state, State::Starting)) else {
+        return Ok(());
+    };
+    member.state = State::Joining(ready);
+    ctx.event(EventKind::RankReady { rank }, None);
+    Ok(())
+}
 
+impl Running {
     /// Takes in whoever is ready and agrees with the run, and refuses who does not.
     pub(crate) fn take_in(&mut self, ctx: &mut Context<'_>) {
         let joining = |member: &crate::members::Member| match &member.state {
