@@ -95,9 +95,7 @@ impl Slowing {
     /// How long a step lasts at `rank` that would take so long without emulation.
     #[must_use]
     pub fn step(&self, rank: Rank, step: Duration) -> Duration {
-        let Some(emulation) = self.of(rank) else { return step };
-        let seconds = step.max(emulation.step_at_least).as_secs_f64() * emulation.slowdown.max(1.0);
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+        self.of(rank).map_or(step, |emulation| emulation.stretch(step))
     }
 }
 

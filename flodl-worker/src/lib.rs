@@ -30,8 +30,6 @@
 
 pub mod checkpoint;
 pub mod dataset;
-#[cfg(feature = "shell")]
-pub mod emulation;
 #[cfg(feature = "cpu")]
 mod id;
 pub mod loader;

@@ -105,6 +105,17 @@ pub struct Emulation {
     pub slowdown: f64,
 }
 
+impl Emulation {
+    /// How long a step lasts that would take so long without: `max(step, step_at_least) * slowdown`. A slowdown that is no
+    /// number or below 1 counts as 1.
+    #[must_use]
+    pub fn stretch(&self, step: Duration) -> Duration {
+        let factor = if self.slowdown.is_finite() { self.slowdown.max(1.0) } else { 1.0 };
+        let seconds = step.max(self.step_at_least).as_secs_f64() * factor;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
+}
+
 /// One tensor of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TensorSpec {

@@ -1,6 +1,6 @@
 //! The real time, and steps stretched to an emulated device's.
 
-use crate::emulation::{Pace, waited_for_core};
+use super::pace::{Pace, waited_for_core};
 use crate::worker::Clock;
 use async_channel::Receiver;
 use async_io::{Timer, block_on};

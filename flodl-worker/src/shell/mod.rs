@@ -10,6 +10,7 @@ mod dial;
 mod environment;
 mod key;
 mod link;
+pub(crate) mod pace;
 mod talk;
 
 pub use dial::DialError;

@@ -5,7 +5,7 @@ use super::lend::{Stranger, Tensors};
 use super::losses::Losses;
 use super::optimizer::{Optimizer, Rule, clip};
 use crate::TensorSpec;
-use crate::emulation::waited_for_core;
+use crate::shell::pace::waited_for_core;
 use crate::trainee::{EvalOutcome, Fault, StepContext, StepOutcome, TensorReader, TensorWriter, Trainee};
 use core::time::Duration;
 use std::time::Instant;

@@ -13,14 +13,13 @@ const RECENT: usize = 15;
 /// would disturb it there just as long, and not so many times longer. So what is stretched is the step without the time
 /// that it waited for a core, the median of the last 15, and no step is shorter than it really was.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
+pub(super) struct Pace {
     recent: VecDeque<Duration>,
 }
 
 impl Pace {
-    /// How long a step lasts that took so long here, of which it `waited` for a core:
-    /// `max(took, max(typical, step_at_least) * slowdown)`. A slowdown that is no number or below 1 counts as 1.
-    pub fn step(&mut self, took: Duration, waited: Duration, emulation: &Emulation) -> Duration {
+    /// How long a step lasts that took so long here, of which it `waited` for a core.
+    pub(super) fn step(&mut self, took: Duration, waited: Duration, emulation: &Emulation) -> Duration {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
@@ -29,15 +28,12 @@ impl Pace {
         sorted.sort_unstable();
         // The lower of two in the middle: after two steps, of which the first is the odd one, the second counts.
         let typical = sorted[(sorted.len() - 1) / 2];
-        let factor = if emulation.slowdown.is_finite() { emulation.slowdown.max(1.0) } else { 1.0 };
-        let stretched = typical.max(emulation.step_at_least).as_secs_f64() * factor;
-        took.max(Duration::try_from_secs_f64(stretched).unwrap_or(Duration::MAX))
+        took.max(emulation.stretch(typical))
     }
 }
 
 /// How long the calling thread has waited for a core since it began, as Linux counts it; 0 where that is not known.
-#[must_use]
-pub fn waited_for_core() -> Duration {
+pub(crate) fn waited_for_core() -> Duration {
     std::fs::read_to_string("/proc/thread-self/schedstat").map_or(Duration::ZERO, |text| run_delay(&text))
 }
 
