@@ -33,8 +33,7 @@ The exit status is that of `flodl run`: 0 done, 1 failed, 2 usage, 3 done but a 
 ";
 
 /// The program that trains.
-pub(crate) const FLODL: Executable =
-    Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli" };
+const FLODL: Executable = Executable { package: "flodl-coord", kind: "--bin", name: "flodl", features: "cli" };
 
 /// A trainer that comes with the project.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::programs::{Digits, median, throughput};
-use crate::build::Build;
+use super::programs::{median, throughput, train};
 use crate::failure::Failure;
 
 /// The name of this benchmark on the command line.
@@ -11,8 +10,6 @@ pub(super) const NAME: &str = "lockstep";
 
 /// How often each mode runs. Odd, so that a median is one of the runs.
 const TURNS: usize = 3;
-/// The default run, less its mode.
-const RUN: [&str; 10] = ["-n", "3", "--batch-size", "64", "--epochs", "5", "--slow", "1=2.5", "--slow", "2=4"];
 /// The default first.
 const MODES: [&str; 2] = ["cpu-cadence", "cpu-sync"];
 
@@ -31,11 +28,10 @@ struct Run {
 ///
 /// A build or a run that fails.
 pub(super) fn run() -> Result<Value, Failure> {
-    let digits = Digits::build(&Build::with_libtorch()?)?;
     let mut runs = Vec::new();
     for turn in 0..TURNS {
         for mode in MODES {
-            let summary = digits.run(&[&RUN[..], &["--mode", mode]].concat(), &[])?;
+            let summary = train(&["--mode", mode], &[])?;
             println!(
                 "turn {turn}  {mode:<12} {:>7.0} samples/s, fraction of the ceiling {:.3}, accuracy {:.4}",
                 throughput(&summary)?,

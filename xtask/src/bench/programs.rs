@@ -1,51 +1,33 @@
 //! Whole programs that are compared: started, waited for, and read.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::build::{Build, Executable};
 use crate::failure::Failure;
-use crate::train::FLODL;
+use crate::train;
 
-const DIGITS: Executable = Executable { package: "flodl-worker", kind: "--example", name: "digits", features: "torch" };
-
-/// `flodl run` with the example `digits`.
-pub(super) struct Digits {
-    flodl: PathBuf,
-    example: PathBuf,
-    /// For the files of a run.
-    folder: PathBuf,
-}
-
-impl Digits {
-    /// Builds both programs.
-    pub(super) fn build(build: &Build) -> Result<Self, Failure> {
-        let folder = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
-        Ok(Self { flodl: build.executable(FLODL)?, example: build.executable(DIGITS)?, folder })
-    }
-
-    /// A run with these options and variables; its summary.
-    ///
-    /// # Errors
-    ///
-    /// A run that fails or leaves no summary.
-    pub(super) fn run(&self, options: &[&str], variables: &[(&str, &str)]) -> Result<Value, Failure> {
-        let denied = |error: std::io::Error| Failure::failed(format!("{}: {error}", self.folder.display()));
-        std::fs::create_dir_all(&self.folder).map_err(denied)?;
-        let run = self.folder.join("run");
-        let mut command = Command::new(&self.flodl);
-        command.arg("run").args(options).arg("--run-dir").arg(&run).arg("--").arg(&self.example);
-        let said = output(command.envs(variables.iter().copied()));
-        let summary = std::fs::read(run.join("summary.json"));
-        std::fs::remove_dir_all(&self.folder).map_err(denied)?;
-        said?;
-        summary
-            .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok())
-            .ok_or_else(|| Failure::failed(format!("`flodl run {}` left no summary", options.join(" "))))
-    }
+/// A run of `cargo xtask train` with these options and variables; its summary.
+///
+/// # Errors
+///
+/// A build or a run that fails; a run that leaves no summary.
+pub(super) fn train(options: &[&str], variables: &[(&str, &str)]) -> Result<Value, Failure> {
+    let folder = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
+    let denied = |error: std::io::Error| Failure::failed(format!("{}: {error}", folder.display()));
+    std::fs::create_dir_all(&folder).map_err(denied)?;
+    let run = folder.join("run");
+    let mut args: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+    args.extend(["--run-dir".to_owned(), run.display().to_string()]);
+    let said = train::command(&args).and_then(|mut command| output(command.envs(variables.iter().copied())));
+    let summary = std::fs::read(run.join("summary.json"));
+    std::fs::remove_dir_all(&folder).map_err(denied)?;
+    said?;
+    summary
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .ok_or_else(|| Failure::failed(format!("`cargo xtask train {}` left no summary", options.join(" "))))
 }
 
 /// Samples per second of a run, from the first window to the end of the last round.

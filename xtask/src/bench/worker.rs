@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::programs::{Digits, median, output, throughput};
+use super::programs::{median, output, throughput, train};
 use crate::build::{Build, Executable};
 use crate::cargo;
 use crate::failure::Failure;
@@ -74,9 +74,8 @@ struct Run {
     seconds: f64,
 }
 
-/// The programs, built.
+/// What the trainer is compared with.
 struct Programs {
-    digits: Digits,
     by_hand: PathBuf,
     /// A Python with PyTorch.
     python: Option<PathBuf>,
@@ -115,14 +114,13 @@ pub(super) fn run() -> Result<Value, Failure> {
 
 impl Programs {
     fn build() -> Result<Self, Failure> {
-        let build = Build::with_libtorch()?;
-        Ok(Self { digits: Digits::build(&build)?, by_hand: build.executable(BY_HAND)?, python: python() })
+        Ok(Self { by_hand: Build::with_libtorch()?.executable(BY_HAND)?, python: python() })
     }
 
     /// Runs a program; `None` where it is not there.
     fn seconds(&self, program: Program) -> Result<Option<f64>, Failure> {
         match program {
-            Program::Trainer => self.trainer().map(Some),
+            Program::Trainer => trainer().map(Some),
             Program::Hand { tuned } => {
                 lines(Command::new(&self.by_hand).arg(EPOCHS.to_string()).envs(variables(tuned))).map(Some)
             }
@@ -135,14 +133,12 @@ impl Programs {
             }
         }
     }
+}
 
-    /// The time of a run of one rank, from the first window to the end of the last round.
-    fn trainer(&self) -> Result<f64, Failure> {
-        let epochs = EPOCHS.to_string();
-        let options = ["-n", "1", "--batch-size", "64", "--epochs", &epochs];
-        let summary = self.digits.run(&options, &ONE_THREAD)?;
-        Ok(f64::from(SAMPLES * EPOCHS) / throughput(&summary)?)
-    }
+/// The time of a run of one rank, from the first window to the end of the last round.
+fn trainer() -> Result<f64, Failure> {
+    let summary = train(&["-n", "1", "--epochs", &EPOCHS.to_string()], &ONE_THREAD)?;
+    Ok(f64::from(SAMPLES * EPOCHS) / throughput(&summary)?)
 }
 
 /// The allocator's settings of a program.
