@@ -4,8 +4,8 @@
 //! system in between, which then clears every page anew: on a CPU a tenth of a small network's step. A rank is told to keep
 //! what it has; programs without glibc ignore it.
 //!
-//! Large pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`) take another fifth off, but where memory is in small pieces the
-//! system stops a process for seconds to make them. They are left to the user.
+//! Memory in large pages from the start (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`) is faster still, but where memory is in
+//! small pieces the system stops a process for seconds to make them. That is left to the user.
 
 /// The settings: no block by `mmap` of its own, nothing back to the system.
 const KEEP: [(&str, &str); 2] = [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "1099511627776")];

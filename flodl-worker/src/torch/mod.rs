@@ -7,6 +7,8 @@ mod lend;
 mod losses;
 mod model;
 mod optimizer;
+#[cfg(target_os = "linux")]
+mod pages;
 mod place;
 #[cfg(test)]
 mod tests;

@@ -171,12 +171,16 @@ impl Trainee for TorchModel<'_> {
         self.tensors.manifest()
     }
 
-    /// The gradients of one batch, three times: the first pass allocates and chooses kernels, the shorter of the others is how
-    /// long a step takes. What a network changes in passing, such as running statistics, is put back. Numbers are drawn
+    /// The gradients of one batch, three times: the first pass allocates and chooses kernels, on a CPU its memory is then
+    /// gathered in large pages, and the shorter of the other two is how long a step takes. What a network changes in passing, such as running statistics, is put back. Numbers are drawn
     /// from libtorch's generator where the network draws any.
     fn warm_up(&mut self, batch: &Batch) -> Result<Option<Duration>, Fault> {
         let kept = self.tensors.kept()?;
         self.timed_gradients(batch)?;
+        #[cfg(target_os = "linux")]
+        if self.store.device() == Device::Cpu {
+            super::pages::gather();
+        }
         let step = self.timed_gradients(batch)?.min(self.timed_gradients(batch)?);
         self.tensors.restore(&kept)?;
         Ok(Some(step))
