@@ -46,6 +46,10 @@ impl Running {
         }
         self.update_members(ctx, &open, &closing);
         self.record_round(ctx, &open, &folded, &closing);
+        self.last_done = Some((open.id, closing.outcome, closing.next));
+        if matches!(closing.outcome, RoundOutcome::Committed { .. }) {
+            self.outdate_detached(ctx);
+        }
         // A round that was held up says nothing of how long one takes: ten times that would be the next one's ceiling.
         let took = ctx.now.since(open.requested);
         if took < ctx.deadlines.round_ceiling(self.longest_round) {
@@ -224,6 +228,7 @@ fn given_back(settled: &BTreeMap<Rank, Settlement>, rank: Rank) -> u64 {
 fn blamed(ctx: &Context<'_>, rank: Rank, part: &RoundPart) -> bool {
     match part.out {
         Some(Out::Dead { brought_itself_down }) => brought_itself_down,
+        Some(Out::Cut) => false,
         None => ctx.members.get(rank).is_some_and(|member| member.doubt.is_none()),
     }
 }

@@ -265,7 +265,7 @@ pub struct Deadlines {
     pub callback: Duration,
     /// From `Shutdown` to the last rank's end.
     pub shutdown: Duration,
-    /// How long a rank whose host is out of reach may stay so. Zero: relays cannot come back in this version.
+    /// How long a rank whose host's link is broken may stay out of reach.
     pub detached: Duration,
     /// From a rank's lost connection to its counting as dead, so that its exit status can name the cause.
     pub exit_grace: Duration,
@@ -280,7 +280,7 @@ impl Deadlines {
             silence: patience,
             callback: patience.saturating_mul(30),
             shutdown: patience,
-            detached: Duration::ZERO,
+            detached: patience,
             exit_grace: (patience / 20).min(Duration::from_millis(250)),
         }
     }

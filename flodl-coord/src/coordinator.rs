@@ -7,6 +7,7 @@ use crate::finishing::{Ending, Finishing};
 use crate::formation::{Formed, Forming};
 use crate::joining;
 use crate::members::Members;
+use crate::reattach::Loss;
 use crate::running::{Folder, Running, Snapshot, Step, Stopping};
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
@@ -98,7 +99,8 @@ impl Coordinator {
         }
         match input {
             Input::HostConnected { session, host, rank_count } => self.host_connected(session, host, rank_count, now),
-            Input::HostLost { session, error } => self.host_lost(session, &error, now),
+            Input::HostLost { session, error } => self.host_lost(session, (Loss::Broken, &error), now),
+            Input::HostResumed { session, host } => self.host_resumed(session, host, now),
             Input::FromHost { session, report } => self.host_report(session, report, now),
             Input::FromRank { session, rank, incarnation, report } => {
                 if self.members.speaks_for(session, rank, incarnation) {
@@ -235,6 +237,10 @@ impl Coordinator {
                 },
             };
             if let Some(stall) = self.watch.stall(now, hold) {
+                let stall = match &self.phase {
+                    Phase::Running(running) => running.with_plan(stall),
+                    _ => stall,
+                };
                 self.ctx(now).event(EventKind::Stall, Some(stall));
             }
             return;

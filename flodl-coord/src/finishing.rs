@@ -140,12 +140,15 @@ impl Finishing {
         self.stage = self.shut_down(ctx);
     }
 
-    fn shut_down(&mut self, ctx: &mut Context<'_>) -> Stage {
-        let control = match self.ending {
+    fn last_order(&self) -> Control {
+        match self.ending {
             Ending::Done => Control::Shutdown,
             Ending::Stopped(_) | Ending::Deserted { .. } => Control::ShutdownWithSave { why: self.ending.reason() },
-        };
-        ctx.broadcast(control);
+        }
+    }
+
+    fn shut_down(&mut self, ctx: &mut Context<'_>) -> Stage {
+        ctx.broadcast(self.last_order());
         let living: Vec<(Rank, bool)> =
             ctx.members.living().map(|member| (member.rank, member.state.is_in_run())).collect();
         for (rank, is_in_run) in living {
@@ -153,7 +156,11 @@ impl Finishing {
                 // It was on its way in; its relay ends it.
                 ctx.members.leave(rank, &Fate::Finished, ctx.now);
             } else if let Some(member) = ctx.members.get_mut(rank) {
-                member.state = State::Leaving { finished: matches!(member.state, State::Leaving { finished: true }) };
+                let leaving = State::Leaving { finished: matches!(member.state, State::Leaving { finished: true }) };
+                match &mut member.state {
+                    State::Detached { was, .. } => **was = leaving,
+                    state => *state = leaving,
+                }
             }
         }
         Stage::Ending { until: ctx.now.plus(ctx.deadlines.shutdown) }
@@ -162,6 +169,17 @@ impl Finishing {
     /// A rank says its last word.
     pub(crate) fn finished(&mut self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) {
         self.running.last_word(ctx, rank, digest);
+    }
+
+    /// A rank is back from a lost link: it is told again what it may not have heard.
+    pub(crate) fn reattached(&mut self, ctx: &mut Context<'_>, back: Rank) {
+        match &self.stage {
+            Stage::Evaluating { rank, schedule, .. } if *rank == back => {
+                ctx.tell(back, Control::ExecuteEval { schedule: *schedule });
+            }
+            Stage::Ending { .. } => ctx.tell(back, self.last_order()),
+            Stage::Evaluating { .. } | Stage::Saving { .. } => {}
+        }
     }
 
     /// A rank's life is over.
@@ -258,8 +276,7 @@ impl Ending {
     fn reason(&self) -> Reason {
         match self {
             Ending::Done => Reason::new("done", "every epoch is done"),
-            Ending::Stopped(Stopping::Request) => Reason::new("stopped", "stopped on request"),
-            Ending::Stopped(Stopping::Losses(lost)) => Reason::from(lost),
+            Ending::Stopped(why) => why.reason(),
             Ending::Deserted { .. } => Reason::new("deserted", "no rank is left"),
         }
     }

@@ -75,7 +75,12 @@ pub(crate) fn ready(members: &Members, window: WindowId, pool: PoolLevel) -> Res
                     Work::Reported { .. } | Work::Idle => {}
                 }
             }
-            State::Detached { .. } => detached.push(member.rank),
+            // Who does not train is not waited for.
+            State::Detached { ref was, .. } => {
+                if matches!(**was, State::Active(_)) {
+                    detached.push(member.rank);
+                }
+            }
             State::Syncing => syncing += 1,
             State::Held { .. } | State::Starting | State::Joining(_) | State::Leaving { .. } => {
                 coming.push(member.rank)
@@ -140,6 +145,19 @@ pub(crate) fn list<T>(
     }
 }
 
+impl fmt::Display for Fire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the window is over for everybody, and trained in it have ")?;
+        list(f, &self.movers, |f, rank| write!(f, "{rank}"))
+    }
+}
+
+impl From<&Fire> for Reason {
+    fn from(fire: &Fire) -> Reason {
+        Reason::new("window-over", fire.to_string()).about(fire.movers.iter().copied())
+    }
+}
+
 impl From<&Hold> for Reason {
     fn from(hold: &Hold) -> Reason {
         let text = hold.to_string();
@@ -187,7 +205,7 @@ mod tests {
     }
 
     fn detached() -> State {
-        State::Detached { until: Time(9), error: "reset".into(), was: Box::new(State::Syncing) }
+        State::Detached { until: Time(9), error: "reset".into(), was: Box::new(State::Active(Work::Idle)) }
     }
 
     #[test]

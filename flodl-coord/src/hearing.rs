@@ -67,37 +67,6 @@ impl Coordinator {
         Ok(())
     }
 
-    pub(crate) fn host_lost(&mut self, session: SessionId, error: &str, now: Time) {
-        let Some(link) = self.members.remove_host(session) else { return };
-        self.watch.moved(now);
-        // A host whose ranks have all ended as they should closes its connection because it is done.
-        let done = !link.ranks.is_empty() && link.ranks.iter().all(|&rank| self.has_finished(rank));
-        if !done {
-            let why = Reason::new("host-lost", error).about(link.ranks.iter().copied());
-            self.ctx(now).event(EventKind::HostLost { host: link.host }, Some(why));
-        }
-        let until = now.plus(self.deadlines.detached);
-        for rank in link.ranks {
-            let member = self.members.get_mut(rank).filter(|member| member.session == session && !member.is_gone());
-            let Some(member) = member else { continue };
-            if matches!(member.state, State::Leaving { finished: true }) {
-                self.lose(rank, Fate::Finished, now);
-                continue;
-            }
-            let was = Box::new(std::mem::replace(&mut member.state, State::Starting));
-            member.state = State::Detached { until, error: error.to_owned(), was };
-        }
-        for (rank, fate) in self.overdue_members(now) {
-            self.lose(rank, fate, now);
-        }
-    }
-
-    fn has_finished(&self, rank: Rank) -> bool {
-        self.members.get(rank).is_some_and(|member| {
-            matches!(member.state, State::Leaving { finished: true } | State::Gone(Fate::Finished))
-        })
-    }
-
     pub(crate) fn host_report(&mut self, session: SessionId, report: HostReport, now: Time) {
         self.heard(session, None, now);
         let mine = |rank, incarnation| self.members.speaks_for(session, rank, incarnation);
@@ -109,6 +78,7 @@ impl Coordinator {
                 }
             }
             HostReport::Leaving => self.host_leaves(session, now),
+            HostReport::RankState(state) => self.rank_state(session, *state, now),
             HostReport::Waiting { round, rank, chunk } if self.members.reached_through(session, rank) => {
                 self.fold_waits(Folder::Host, round, (rank, chunk), now);
             }
@@ -123,7 +93,6 @@ impl Coordinator {
             }
             HostReport::Waiting { .. }
             | HostReport::WillRestart { .. }
-            | HostReport::RankState(_)
             | HostReport::RankNotStarted { .. }
             | HostReport::RankExited { .. }
             | HostReport::RankLost { .. } => {}

@@ -26,6 +26,13 @@ pub enum Input {
         /// What the connection said last, a sentence.
         error: String,
     },
+    /// The relay of a host whose link was lost is connected again. It says next where its ranks stand.
+    HostResumed {
+        /// Its new session; never used before.
+        session: SessionId,
+        /// Its host.
+        host: HostId,
+    },
     /// A relay speaks about its host.
     FromHost {
         /// Its session.

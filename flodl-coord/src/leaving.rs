@@ -42,7 +42,7 @@ impl Running {
             return;
         }
         if ctx.members.active().any(|member| member.leaving.is_some()) {
-            self.request_params(ctx);
+            self.request_params(ctx, Reason::new("leaving", "somebody leaves, and brings in what it has trained"));
         } else {
             self.let_go(ctx);
         }

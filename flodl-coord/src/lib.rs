@@ -81,6 +81,7 @@ mod members;
 mod output;
 mod planning;
 mod reason;
+mod reattach;
 mod round;
 mod running;
 mod stalled;

@@ -3,6 +3,7 @@
 
 use crate::coordinator::{Coordinator, Phase, context};
 use crate::members::{Member, State, Work};
+use crate::reattach::Loss;
 use crate::stalled::Verdict;
 use crate::{Fate, Output};
 use flodl_wire::message::Control;
@@ -17,7 +18,7 @@ impl Coordinator {
         }
         for (session, error) in self.silent_hosts(now) {
             self.out.push_back(Output::CloseHost { session });
-            self.host_lost(session, &error, now);
+            self.host_lost(session, (Loss::Silent, &error), now);
         }
         for (rank, fate) in self.overdue_members(now) {
             self.lose(rank, fate, now);

@@ -84,6 +84,8 @@ pub(crate) struct HostLink {
 pub(crate) struct Members {
     by_rank: BTreeMap<Rank, Member>,
     hosts: BTreeMap<SessionId, HostLink>,
+    /// Hosts whose link is lost: their last session, and their ranks.
+    parted: BTreeMap<HostId, (SessionId, Vec<Rank>)>,
     world: World,
 }
 
@@ -215,7 +217,18 @@ impl Members {
     }
 
     pub(crate) fn remove_host(&mut self, session: SessionId) -> Option<HostLink> {
-        self.hosts.remove(&session)
+        let link = self.hosts.remove(&session)?;
+        self.parted.insert(link.host, (session, link.ranks.clone()));
+        Some(link)
+    }
+
+    /// What a host had whose link was lost.
+    pub(crate) fn parted(&mut self, host: HostId) -> Option<(SessionId, Vec<Rank>)> {
+        self.parted.remove(&host)
+    }
+
+    pub(crate) fn insert_host(&mut self, session: SessionId, link: HostLink) {
+        self.hosts.insert(session, link);
     }
 
     pub(crate) fn hosts(&self) -> impl Iterator<Item = (SessionId, &HostLink)> {

@@ -48,6 +48,7 @@ impl Running {
 
     /// Leases each rank its part and tells it.
     fn order(&mut self, ctx: &mut Context<'_>, plan: &Plan) {
+        self.orders.clear();
         for share in &plan.shares {
             let rank = id::rank(share.slot);
             let leases = self.ledger.lease(rank, share.lease);
@@ -69,6 +70,7 @@ impl Running {
                 global_step: self.ledger.global_step,
                 quota_sum: plan.quota_sum,
             };
+            self.orders.insert(rank, plan.clone());
             ctx.tell(rank, Control::Window(plan));
         }
     }
@@ -83,6 +85,9 @@ impl Running {
             let leases = self.ledger.lease(member.rank, room);
             if !leases.is_empty() {
                 *leased += flodl_wire::id::samples(&leases);
+                if let Some(order) = self.orders.get_mut(&member.rank) {
+                    order.leases.extend(leases.iter().copied());
+                }
                 grants.push((member.rank, Control::ExtendPartition { window: *window, leases }));
             }
         }

@@ -48,6 +48,8 @@ pub(crate) struct RoundPart {
 pub(crate) enum Out {
     /// Its life ended; was it its own doing?
     Dead { brought_itself_down: bool },
+    /// The link to its host broke: it lives, and takes the next round's result.
+    Cut,
 }
 
 /// Why a round does not commit yet.
@@ -60,7 +62,7 @@ pub enum Unfinished {
     },
     /// The root has not folded it although every snapshot is taken.
     Fold {
-        /// Whom a host's fold said last that it waits for, and for which chunk.
+        /// Whom a fold said last that it waits for.
         waits_for: Option<(Rank, u32)>,
     },
     /// These have not acknowledged its result.

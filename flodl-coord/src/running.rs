@@ -17,7 +17,7 @@ use crate::{Breach, Deadlines, Fate, TooManyLost};
 use core::time::Duration;
 use flodl_elche::{Cadence, WindowSample};
 use flodl_wire::message::Control;
-use flodl_wire::message::control::Part;
+use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind, Node, RankWindow, Reason};
 use flodl_wire::message::report::{Folded, SyncAck, WindowReport};
 use flodl_wire::{Range, Rank, Round, Time, Version, WindowId};
@@ -42,6 +42,10 @@ pub(crate) struct Running {
     pub(crate) longest_round: Duration,
     /// Lists of tensors of those who would join.
     pub(crate) lists: Lists,
+    /// The open window's orders, as a rank that is back may have missed them.
+    pub(crate) orders: BTreeMap<Rank, WindowPlan>,
+    /// The round that ended last.
+    pub(crate) last_done: Option<(Round, RoundOutcome, Next)>,
 }
 
 /// Why a run ends before its time.
@@ -51,6 +55,16 @@ pub(crate) enum Stopping {
     Request,
     /// More ranks are missing than it bears.
     Losses(TooManyLost),
+}
+
+impl Stopping {
+    /// Why, for people and programs.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Stopping::Request => Reason::new("stopped", "stopped on request"),
+            Stopping::Losses(lost) => Reason::from(&lost),
+        }
+    }
 }
 
 /// The consensus in force.
@@ -115,7 +129,7 @@ impl Running {
     pub(crate) fn start(ctx: &mut Context<'_>, agreed: Box<Agreed>, mut scheduler: Box<dyn Cadence>) -> Running {
         agreed.speeds.iter().for_each(|&(rank, speed)| scheduler.expect(id::slot(rank), speed));
         let ledger = Ledger::new(agreed.epoch_len, agreed.epochs, agreed.batch_size);
-        let round = open_round(ctx, Round(0), false);
+        let round = open_round(ctx, Round(0), false, Reason::new("first", "the first parameters are spread"));
         let lists = Lists::of(agreed.agreement.manifest, agreed.tensors.clone());
         Running {
             agreed,
@@ -131,6 +145,8 @@ impl Running {
             stopping: None,
             longest_round: Duration::ZERO,
             lists,
+            orders: BTreeMap::new(),
+            last_done: None,
         }
     }
 
@@ -142,6 +158,10 @@ impl Running {
         report: &WindowReport,
     ) -> Result<(), Breach> {
         let Some(member) = ctx.members.get_mut(rank) else { return Ok(()) };
+        // One that is to take the consensus first may have been out of reach when its window was over.
+        if matches!(member.state, State::Syncing) && report.window <= self.window {
+            return Ok(());
+        }
         let leased = match member.state {
             State::Active(Work::Training { window, leased, .. })
                 if window == report.window && self.ledger.epoch == report.epoch =>
@@ -309,8 +329,19 @@ impl Running {
         }
         self.stopping = Some(why);
         if matches!(self.cycle, Cycle::Window) && ctx.members.iter().any(Member::takes_part) {
-            self.request_params(ctx);
+            self.request_params(ctx, why.reason());
         }
+    }
+
+    /// A stall's reason with what the window was planned for and what is left of the epoch.
+    pub(crate) fn with_plan(&self, stall: Reason) -> Reason {
+        let (level, anchor) = (self.ledger.level(), self.scheduler.anchor());
+        let (window, epoch) = (self.window, self.ledger.epoch);
+        let text = format!(
+            "{} ({window} of {epoch}, anchor {anchor}: {} samples are free, {} are held)",
+            stall.text, level.available, level.outstanding
+        );
+        Reason { text, ..stall }
     }
 
     /// Whether every sample of every epoch is committed or set aside.
@@ -383,9 +414,9 @@ impl Running {
                 Err(unfinished) => Step::Hold(Reason::from(&unfinished)),
             },
             Cycle::Window => match gate::ready(ctx.members, self.window, self.ledger.level()) {
-                Ok(_) => self.request_params(ctx),
+                Ok(fire) => self.request_params(ctx, Reason::from(&fire)),
                 // Joiners get the consensus by a round that nobody adds to.
-                Err(Hold::NobodyActive) => self.request_params(ctx),
+                Err(hold @ Hold::NobodyActive) => self.request_params(ctx, Reason::from(&hold)),
                 Err(hold @ Hold::NothingMoved { available, .. }) => self.replan(ctx, available, &hold),
                 Err(hold) => Step::Hold(Reason::from(&hold)),
             },
@@ -403,23 +434,24 @@ impl Running {
             return Step::Hold(Reason::from(hold));
         }
         if self.ledger.is_last_epoch() {
-            return self.request_params(ctx);
+            return self.request_params(ctx, Reason::from(hold));
         }
         self.open_next_epoch(ctx);
         self.plan_window(ctx)
     }
 
-    pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>) -> Step {
-        let round = open_round(ctx, self.next_round, self.consensus.is_some());
+    /// Opens a round, for the reason that the gate gave or for another.
+    pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
+        let round = open_round(ctx, self.next_round, self.consensus.is_some(), why);
         self.next_round = Round(self.next_round.0 + 1);
         self.cycle = Cycle::Round(round);
         Step::Again
     }
 }
 
-fn open_round(ctx: &mut Context<'_>, id: Round, consensus: bool) -> OpenRound {
+fn open_round(ctx: &mut Context<'_>, id: Round, consensus: bool, why: Reason) -> OpenRound {
     let round = OpenRound::open(ctx, id, consensus);
-    ctx.event(EventKind::RoundRequested { round: id }, None);
+    ctx.event(EventKind::RoundRequested { round: id }, Some(why));
     let roster = round.roster(ctx.members);
     ctx.broadcast(Control::RequestParams { round: id, roster });
     round

@@ -414,6 +414,12 @@ fn a_host_lost_before_the_run_takes_its_ranks_with_it() {
     let mut run = Formation::with_hosts(config(2, 1));
     run.ready(0, ready("bias", 100));
     let outputs = run.take(Input::HostLost { session: SessionId(1), error: "reset".into() });
+    assert!(asked(&outputs).is_empty(), "it may come back");
+    run.now = Time(9 * SECOND);
+    run.say(0, Report::Heartbeat { step: 0 });
+    run.now = Time(10 * SECOND);
+    run.coordinator.tick(run.now);
+    let outputs: Vec<Output> = std::iter::from_fn(|| run.coordinator.poll()).collect();
     assert_eq!(asked(&outputs), [0]);
     assert_eq!(admitted(&run.manifest(0, "bias")), [0]);
 }

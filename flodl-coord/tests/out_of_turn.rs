@@ -103,6 +103,25 @@ fn a_round_closes_in_whatever_order_its_words_come() {
 }
 
 #[test]
+fn each_round_is_requested_for_a_reason_that_is_told() {
+    let (mut script, [a, b]) = Script::averaging();
+    script.snapshot(0, 1, &a);
+    script.snapshot(1, 1, &b);
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.acks(1);
+    script.take(Input::Stop);
+    let why = |(kind, why): (&EventKind, String)| matches!(kind, EventKind::RoundRequested { .. }).then_some(why);
+    assert_eq!(
+        script.events().filter_map(why).collect::<Vec<_>>(),
+        [
+            "the first parameters are spread",
+            "the window is over for everybody, and trained in it have rank 0, rank 1",
+            "stopped on request",
+        ]
+    );
+}
+
+#[test]
 fn a_fold_that_forgets_a_rank_or_names_strangers_loses_nothing() {
     let (mut script, [a, b]) = Script::averaging();
     script.snapshot(0, 1, &a);
@@ -266,7 +285,7 @@ fn the_final_consensus_is_held_by_somebody() {
 #[test]
 fn a_stall_names_who_is_waited_for_in_every_phase() {
     type Act = fn(&mut Script);
-    let cases: [(&str, Act); 8] = [
+    let cases: [(&str, Act); 9] = [
         ("waiting for the window of rank 1 (at most 3 batches)", |script| {
             script.report(0, 1);
         }),
@@ -286,6 +305,13 @@ fn a_stall_names_who_is_waited_for_in_every_phase() {
             let anothers = HostReport::Waiting { round: Round(1), rank: Rank(0), chunk: 5 };
             script.take(Input::FromHost { session: SessionId(1), report: anothers });
         }),
+        ("the fold waits for chunk 2 of rank 1", |script| {
+            to_fold(script);
+            script.take(Input::RootWaits { round: Round(1), rank: Rank(0), chunk: 2 });
+            let report = HostReport::Waiting { round: Round(1), rank: Rank(1), chunk: 2 };
+            script.take(Input::FromHost { session: SessionId(1), report });
+            script.take(Input::RootWaits { round: Round(1), rank: Rank(0), chunk: 2 });
+        }),
         ("waiting for the acknowledgement of rank 1", |script| {
             to_fold(script);
             script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
@@ -302,7 +328,12 @@ fn a_stall_names_who_is_waited_for_in_every_phase() {
         let mut script = Script::training();
         act(&mut script);
         script.wait(11);
-        assert_eq!(script.stalls(), [format!("nothing has moved for 10.0 s: {what}")]);
+        let stalls = script.stalls();
+        assert_eq!(stalls.len(), 1, "{stalls:?}");
+        assert!(stalls[0].starts_with(&format!("nothing has moved for 10.0 s: {what}")), "{stalls:?}");
+        // While the run goes on, pool and plan are told too.
+        let running = !what.contains("evaluation") && !what.contains("checkpoint");
+        assert_eq!(stalls[0].contains(" (window 1 of epoch 0, anchor "), running, "{stalls:?}");
     }
 }
 
@@ -344,6 +375,8 @@ fn who_has_said_its_last_word_may_lose_its_host() {
     for session in [0, 1] {
         script.take(Input::HostLost { session: SessionId(session), error: "reset".into() });
     }
+    assert_eq!(script.deaths(), [], "it may come back");
+    script.wait(11);
     assert_eq!(script.deaths(), [(1, "the link to its host is gone: reset".to_owned())]);
     assert!(script.outputs.contains(&Output::End { exit: 4 }));
     let lost = script.events().filter(|(kind, _)| matches!(kind, EventKind::HostLost { .. }));

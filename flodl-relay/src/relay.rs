@@ -7,6 +7,8 @@
 
 mod event;
 mod lives;
+mod memory;
+mod uplink;
 
 pub use event::{Closing, Input, Output, Place, RelayError, Warning};
 
@@ -30,6 +32,19 @@ struct Intent {
     restarts: u32,
     /// It goes: its ranks are to end, and then it does.
     leaving: bool,
+    /// It connects again where its link breaks.
+    resumes: bool,
+}
+
+/// The way to the controller.
+#[derive(Debug)]
+enum Uplink {
+    Up,
+    /// It is lost, and given up at that time.
+    Down {
+        until: Time,
+        why: String,
+    },
 }
 
 /// The control of one host.
@@ -37,6 +52,7 @@ struct Intent {
 pub struct Relay {
     patience: Duration,
     intent: Intent,
+    uplink: Uplink,
     routes: Routes,
     session: Option<SessionId>,
     lives: BTreeMap<Rank, Life>,
@@ -81,6 +97,7 @@ impl Relay {
         Relay {
             patience,
             intent: Intent::default(),
+            uplink: Uplink::Up,
             routes: Routes::default(),
             session: None,
             lives: BTreeMap::new(),
@@ -101,19 +118,27 @@ impl Relay {
         Relay { intent: Intent { restarts, ..self.intent }, ..self }
     }
 
+    /// The same, which asks for another link where this one breaks.
+    #[must_use]
+    pub fn resuming(self, resumes: bool) -> Relay {
+        Relay { intent: Intent { resumes, ..self.intent }, ..self }
+    }
+
     /// Takes one input. Afterwards every output is to be taken with [`Relay::poll`].
     pub fn handle(&mut self, input: Input, now: Time) {
         match input {
             Input::Upstream(frame) => self.upstream(frame, now),
             Input::Result(data) => self.result(data, now),
-            Input::UpstreamLost { why } => self.controller_lost(why),
+            Input::UpstreamLost { why } => self.link_lost(why, now),
+            Input::Resumed { session } => self.resumed(session, now),
+            Input::NotResumed { why } => self.controller_lost(why),
             Input::Connected { connection, peer } => self.connected(connection, &peer),
             Input::RankFrame { connection, frame } => self.rank_frame(connection, frame),
             Input::Closed { connection, why } => self.closed(connection, &why),
             Input::Started { rank, incarnation, pid } => self.started(rank, incarnation, pid),
             Input::NotStarted { rank, incarnation, error } => {
                 self.tell(&HostReport::RankNotStarted { rank, incarnation, error });
-                self.forget(rank, incarnation);
+                self.forget(rank, incarnation, None);
             }
             Input::Exited { rank, incarnation, status, last_lines } => {
                 let tell_at = now.plus(self.patience / 20);
@@ -138,14 +163,18 @@ impl Relay {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let stage = match self.stage {
-            Stage::Running => self.heard.plus(self.patience),
+            Stage::Running => match self.uplink {
+                Uplink::Up => self.heard.plus(self.patience),
+                Uplink::Down { until, .. } => until,
+            },
             Stage::Ending { kill_at } => kill_at,
             Stage::Killing { give_up_at } => give_up_at,
             Stage::Over => return None,
         };
         let exits = self.lives.values().filter_map(|life| match life.process {
-            Process::Ended { tell_at, .. } => Some(tell_at),
-            Process::Live | Process::Told => None,
+            Process::Ended { tell_at, .. } if matches!(self.uplink, Uplink::Up) => Some(tell_at),
+            Process::Ended { .. } => None,
+            Process::Live | Process::Told { .. } => None,
         });
         exits.chain([stage, self.heartbeat]).min()
     }
@@ -168,41 +197,52 @@ impl Relay {
             self.warn(Warning::Misplaced("a frame that is no control message"));
             return;
         }
+        let control = match frame.to_control() {
+            Ok(control) => control,
+            Err(error) => return self.warn(Warning::Unreadable(error)),
+        };
         match frame.stream {
-            Stream::Host | Stream::AllRanks => match frame.to_control() {
-                Ok(control) => self.obey(control, now),
-                Err(error) => self.warn(Warning::Unreadable(error)),
-            },
-            Stream::Rank(rank) => self.overhear(rank, &frame),
-        }
-        match frame.stream {
-            Stream::Host => {}
+            Stream::Host => self.obey(control, now),
             Stream::AllRanks => {
-                let to_rank = |connection| Output::ToRank { connection, frame: frame.clone() };
-                self.out.extend(self.routes.controls().map(to_rank));
+                self.obey(control.clone(), now);
+                self.pass_to_all(&frame, &control);
             }
-            Stream::Rank(rank) => {
-                let alive = self.life(rank, frame.incarnation).is_some();
-                match self.routes.control(rank).filter(|_| alive) {
-                    Some(connection) => self.out.push_back(Output::ToRank { connection, frame }),
-                    None => self.strays += 1,
-                }
+            Stream::Rank(rank) => self.pass_to(rank, frame, &control),
+        }
+    }
+
+    /// Every rank hears what concerns all, but of rounds only those of which the controller knows where they stand.
+    fn pass_to_all(&mut self, frame: &Frame, control: &Control) {
+        for (&rank, life) in &mut self.lives {
+            let Some(connection) = self.routes.control(rank) else { continue };
+            if life.memory.hears((rank, life.incarnation), control) {
+                self.out.push_back(Output::ToRank { connection, frame: frame.clone() });
             }
         }
     }
 
-    /// The settings of the run go to ranks; the relay needs the sizes of the model in them.
-    fn overhear(&mut self, rank: Rank, frame: &Frame) {
-        if self.layout.is_some() || !self.lives.contains_key(&rank) {
+    fn pass_to(&mut self, rank: Rank, frame: Frame, control: &Control) {
+        self.overhear(rank, control);
+        let incarnation = frame.incarnation;
+        let Some(life) = self.life(rank, incarnation) else {
+            self.strays += 1;
             return;
+        };
+        life.memory.is_told((rank, incarnation), control);
+        match self.routes.control(rank) {
+            Some(connection) => self.out.push_back(Output::ToRank { connection, frame }),
+            None => self.strays += 1,
         }
-        match frame.to_control() {
-            Ok(Control::Admitted(config)) => {
-                self.layout = Some(config.layout);
-                self.out.push_back(Output::Fold(Order::Layout(config.layout)));
-            }
-            Ok(_) => {}
-            Err(error) => self.warn(Warning::Unreadable(error)),
+    }
+
+    /// The settings of the run go to ranks; the relay needs the sizes of the model in them.
+    fn overhear(&mut self, rank: Rank, control: &Control) {
+        if let Control::Admitted(config) = control
+            && self.layout.is_none()
+            && self.lives.contains_key(&rank)
+        {
+            self.layout = Some(config.layout);
+            self.out.push_back(Output::Fold(Order::Layout(config.layout)));
         }
     }
 
@@ -293,14 +333,6 @@ impl Relay {
         self.out.extend(connections.map(|connection| Output::Result { connection, chunk: chunk.clone() }));
     }
 
-    fn controller_lost(&mut self, why: String) {
-        match self.stage {
-            Stage::Running => self.end(Err(RelayError::ControllerLost { why })),
-            // The run is over: nobody is owed anything any more.
-            Stage::Ending { .. } | Stage::Killing { .. } | Stage::Over => {}
-        }
-    }
-
     fn connected(&mut self, connection: Connection, peer: &Peer) {
         match self.routes.connect(connection, peer) {
             Err(refused) => self.close(connection, refused.into()),
@@ -323,12 +355,15 @@ impl Relay {
             return;
         }
         // What cannot be read is the coordinator's to judge: reports pass as they are.
-        if matches!(frame.to_report(), Ok(Report::Finished { .. }))
+        if let Ok(report) = frame.to_report()
             && let Some(life) = self.life(peer.0, peer.1)
         {
-            life.finished = true;
+            life.finished |= matches!(report, Report::Finished { .. });
+            life.memory.says(report);
         }
-        self.out.push_back(Output::Up(frame));
+        if matches!(self.uplink, Uplink::Up) {
+            self.out.push_back(Output::Up(frame));
+        }
     }
 
     /// A rank that has lost one of its connections is lost, unless it has finished.
@@ -384,13 +419,10 @@ impl Relay {
     }
 
     fn tick(&mut self, now: Time) {
-        let all_ended = self.lives.values().all(|life| matches!(life.process, Process::Told));
+        let all_ended = self.lives.values().all(|life| matches!(life.process, Process::Told { .. }));
         match self.stage {
             Stage::Running if self.intent.leaving && all_ended => self.end(Ok(())),
-            Stage::Running if self.heard.plus(self.patience) <= now => {
-                let why = format!("it was silent for {:.1} s", now.since(self.heard).as_secs_f64());
-                self.controller_lost(why);
-            }
+            Stage::Running => self.watch_uplink(now),
             Stage::Ending { .. } | Stage::Killing { .. } if all_ended => self.end(Ok(())),
             Stage::Ending { kill_at } if kill_at <= now => {
                 self.kill_where(|_, _, _| true);
@@ -401,11 +433,12 @@ impl Relay {
                 self.out.extend(live.map(|(&rank, _)| Output::Warn(Warning::Undying(rank))));
                 self.end(Ok(()));
             }
-            Stage::Running | Stage::Ending { .. } | Stage::Killing { .. } | Stage::Over => {}
+            Stage::Ending { .. } | Stage::Killing { .. } | Stage::Over => {}
         }
         if self.heartbeat <= now && !matches!(self.stage, Stage::Over) {
             self.heartbeat = now.plus(self.patience / 10);
             self.tell(&HostReport::Heartbeat);
+            self.reassure();
         }
     }
 
@@ -423,7 +456,11 @@ impl Relay {
         self.lives.get_mut(&rank).filter(|life| life.incarnation == incarnation)
     }
 
+    /// Says something to the controller. Where it is out of reach it is told when it is back.
     fn tell(&mut self, report: &HostReport) {
+        if matches!(self.uplink, Uplink::Down { .. }) {
+            return;
+        }
         match Frame::host_report(report) {
             Ok(frame) => self.out.push_back(Output::Up(frame)),
             Err(error) => self.warn(Warning::Unwritable(error)),

@@ -46,6 +46,7 @@ fn words(output: &Output) -> String {
         }
         Output::Kill { rank, .. } => format!("kill {rank}"),
         Output::Close { connection, why } => format!("close {}: {why}", connection.0),
+        Output::Redial { session } => format!("redial {session}"),
         Output::Warn(warning) => format!("warn: {warning}"),
         Output::End(Ok(())) => "end".to_owned(),
         Output::End(Err(error)) => format!("end: {error}"),
@@ -376,5 +377,45 @@ fn a_host_that_leaves_ends_when_its_ranks_have() {
         closed(&mut relay, u64::from(rank) * 10 + 1);
         let said = exited(&mut relay, rank, ExitStatus::Code(0));
         assert_eq!(said.last().is_some_and(|last| last == "end"), rank == 6, "{said:?}");
+    }
+}
+
+#[test]
+fn a_relay_whose_link_breaks_goes_on_and_says_where_its_ranks_stand() {
+    let mut relay = relay().resuming(true);
+    open_round(&mut relay, 3);
+    let lost = give(&mut relay, Input::UpstreamLost { why: "reset".to_owned() });
+    assert_eq!(lost, ["to 40: all ranks", "to 60: all ranks", "fold: close round 3", "redial session 5"]);
+    assert_eq!(give(&mut relay, Input::UpstreamLost { why: "the other one".to_owned() }), [""; 0]);
+    assert_eq!(says(&mut relay, 4, 40, &FINISHED), [""; 0], "it is kept");
+    closed(&mut relay, 60);
+    let back = give(&mut relay, Input::Resumed { session: SessionId(9) });
+    let finished = format!("up: rank 4 stands at {:?}", [&FINISHED]);
+    let gone = "up: rank 6 lost: its connection to its relay ended while the controller was out of reach".to_owned();
+    assert_eq!(back, [finished, gone]);
+
+    let opened = open_round(&mut relay, 4);
+    assert!(opened.iter().all(|said| said.starts_with("fold: ")), "no rank hears of it: {opened:?}");
+    let known = order(&mut relay, Stream::Rank(Rank(4)), &Control::ControllerBack, Time::ZERO);
+    assert_eq!(known, ["to 40: rank 4"]);
+    let opened = open_round(&mut relay, 5);
+    assert!(opened.contains(&"to 40: all ranks".to_owned()), "{opened:?}");
+}
+
+#[test]
+fn a_relay_that_finds_no_controller_ends() {
+    let silent = Time::ZERO.plus(PATIENCE);
+    for how in 0..2 {
+        let mut relay = relay().resuming(true);
+        relay.handle(Input::Tick, silent);
+        assert!(drained(&mut relay).contains(&"redial session 5".to_owned()), "silence is a loss too");
+        let said = if how == 0 {
+            give(&mut relay, Input::NotResumed { why: "nobody listens".to_owned() })
+        } else {
+            relay.handle(Input::Tick, silent.plus(PATIENCE));
+            drained(&mut relay)
+        };
+        let end = said.iter().find(|said| said.starts_with("end: the controller was lost: "));
+        assert!(end.is_some(), "{said:?}");
     }
 }

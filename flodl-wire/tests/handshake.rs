@@ -289,7 +289,7 @@ fn a_member_that_makes_no_sense_is_told_so() {
         (&m1, 13, &[9], "its channel is not known here"),
         (&m1, 14, &[1], "a field that must be zero is not"),
         (&m1, 28, &[1], "a field that must be zero is not"),
-        (&m1, 32, &[1], "a control connection cannot belong to a session"),
+        (&rank, 32, &[1], "a rank's control connection cannot belong to a session"),
         (&m1, 24, &[1], "a relay has no incarnation"),
         (&m1, 20, &[1, 0, 1, 0], "more ranks than a run can have"),
         (&rank, 20, &[0, 0, 1, 0], "its rank is not one that a run can have"),

@@ -8,12 +8,14 @@ use super::rundir::RunDir;
 use super::signals::Requests;
 use super::{local, ticket};
 use core::time::Duration;
-use flodl_relay::shell::{RelayConfig, dial, run};
+use flodl_relay::shell::{Redial, RelayConfig, dial, dial_again, run_resuming};
 use flodl_wire::Ticket;
 use smol::future;
+use smol::net::TcpStream;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// How long the controller is looked for. The run's own patience is not known before it answers.
 const LOOK_FOR: Duration = Duration::from_secs(10);
@@ -45,7 +47,15 @@ pub(crate) fn join(args: &JoinArgs, console: &Console) -> Result<ExitCode, Failu
     };
     let work = async {
         let upstream = dial(&address, &ticket, args.ranks, LOOK_FOR).await.map_err(Failure::failed)?;
-        run(config, upstream).await.map_err(Failure::failed)
+        let (patience, ranks) = (upstream.control.patience, args.ranks);
+        let redial: Redial<TcpStream> = Arc::new(move |session| {
+            let (address, ticket) = (address.clone(), ticket.clone());
+            Box::pin(async move {
+                let again = dial_again(&address, &ticket, (ranks, session), patience).await;
+                again.map_err(|error| error.to_string())
+            })
+        });
+        run_resuming(config, upstream, redial).await.map_err(Failure::failed)
     };
     let stopped = async {
         requests.next().await;

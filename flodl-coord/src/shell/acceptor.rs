@@ -1,7 +1,7 @@
 //! The one door: accepts connections, never waits for any of them, and hands the authenticated ones on.
 
 use super::clock::Clock;
-use super::driver::{Event, Opened};
+use super::driver::{Entrance, Event, Opened};
 use super::gate::{Door, Gate};
 use super::halfopen::Entry;
 use super::{limits, link};
@@ -179,10 +179,12 @@ impl Acceptor {
             (Role::Relay { rank_count }, Channel::Control) => rank_count,
             _ => return Err(RejectedLink::NoSuchSession(link.session)),
         };
-        if !self.gate.enter(link.session, hello.host_id) {
+        let resumes = hello.session != SessionId(0);
+        if !self.gate.enter(link.session, (hello.host_id, resumes)) {
             return Err(RejectedLink::Duplicate(hello.host_id));
         }
-        self.enter_control(link, hello.host_id, rank_count).await;
+        self.enter_control(link, hello.host_id, if resumes { Entrance::Again } else { Entrance::With(rank_count) })
+            .await;
         Ok(())
     }
 
@@ -204,7 +206,7 @@ impl Acceptor {
         Ok(())
     }
 
-    async fn enter_control<S>(&self, link: Link<S>, host: HostId, rank_count: u32)
+    async fn enter_control<S>(&self, link: Link<S>, host: HostId, entrance: Entrance)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -213,7 +215,7 @@ impl Acceptor {
         let (queue, queued) = async_channel::bounded(limits::CONTROL_QUEUE);
         let (open, opened) = async_channel::bounded(1);
         // The driver hears of the connection before it hears anything from it.
-        let event = Event::Opened(Opened { session, host, rank_count, queue, open });
+        let event = Event::Opened(Opened { session, host, entrance, queue, open });
         if self.events.send(event).await.is_err() {
             return self.gate.leave(session);
         }

@@ -47,12 +47,21 @@ pub enum Event {
 pub struct Opened {
     pub(crate) session: SessionId,
     pub(crate) host: HostId,
-    pub(crate) rank_count: u32,
+    pub(crate) entrance: Entrance,
     /// Frames to send; when it is dropped they still go out, then the connection is closed.
     pub(crate) queue: Sender<Frame>,
     /// Dropped when the connection's reader is to end.
     #[expect(dead_code, reason = "it is there to be dropped")]
     pub(crate) open: Sender<()>,
+}
+
+/// How a relay comes in.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entrance {
+    /// For the first time, with so many ranks.
+    With(u32),
+    /// Again, after its link was lost.
+    Again,
 }
 
 /// What the root reducer is told.
@@ -167,9 +176,19 @@ impl Driver {
     }
 
     fn open(&mut self, opened: Opened) {
-        let (session, host, rank_count) = (opened.session, opened.host, opened.rank_count);
+        let (session, host, entrance) = (opened.session, opened.host, opened.entrance);
+        let input = match entrance {
+            Entrance::With(rank_count) => Input::HostConnected { session, host, rank_count },
+            Entrance::Again => {
+                let older = self.peers.values().find(|peer| peer.host == host).map(|peer| peer.session);
+                if let Some(older) = older {
+                    self.lose(older, "its relay has connected anew".to_owned());
+                }
+                Input::HostResumed { session, host }
+            }
+        };
         self.peers.insert(session, opened);
-        self.pending.push_back(Input::HostConnected { session, host, rank_count });
+        self.pending.push_back(input);
     }
 
     fn frame(&mut self, session: SessionId, frame: &Frame) {
@@ -365,7 +384,7 @@ mod tests {
             let (queue, queued) = async_channel::bounded(queue);
             let (open, _) = async_channel::bounded(1);
             let host = HostId::from_name("a").expect("is a name");
-            driver.event(Event::Opened(Opened { session: SESSION, host, rank_count: 2, queue, open }));
+            driver.event(Event::Opened(Opened { session: SESSION, host, entrance: Entrance::With(2), queue, open }));
             driver.drain();
             Rig { driver, queued, records, root, saves }
         }

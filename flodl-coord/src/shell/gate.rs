@@ -79,9 +79,13 @@ impl Gate {
         self.table().quiet.may_say((source, trouble), now)
     }
 
-    /// Makes the authenticated control connection the host's session. False where the host has one by now.
-    pub(crate) fn enter(&self, session: SessionId, host: HostId) -> bool {
+    /// Makes the authenticated control connection the host's session. False where the host has one by now, unless it is to be
+    /// taken up again.
+    pub(crate) fn enter(&self, session: SessionId, (host, resumes): (HostId, bool)) -> bool {
         let mut table = self.table();
+        if resumes {
+            table.sessions.retain(|_, session| session.host != host);
+        }
         if table.sessions.values().any(|session| session.host == host) {
             return false;
         }
@@ -135,11 +139,12 @@ impl Gate {
         match hello.channel {
             Channel::Control if rank_count == 0 => Err("a host joins with at least one rank: give -n".to_owned()),
             Channel::Control => match table.sessions.iter().find(|(_, session)| session.host == host) {
-                Some((session, _)) => Err(format!(
+                // Its key says that it is the same host, so what is known of the older connection is out of date.
+                Some((session, _)) if hello.session == SessionId(0) => Err(format!(
                     "host {} is already here ({session}): every host of a run needs its own ticket",
                     host.name()
                 )),
-                None => {
+                _ => {
                     table.last_session += 1;
                     Ok(SessionId(table.last_session))
                 }
@@ -242,7 +247,7 @@ mod tests {
         let gate = gate(true);
         let a = control("a");
         let session = gate.answer(&a, false).expect("is new");
-        assert!(gate.enter(session, a.host_id));
+        assert!(gate.enter(session, (a.host_id, false)));
         assert!(gate.answer(&a, false).expect_err("is here").contains("host a is already here"));
         let other = gate.answer(&control("b"), false).expect("another host");
         assert_ne!(other, session);
@@ -271,7 +276,7 @@ mod tests {
         assert!(gate.answer(&hello("b", Channel::Data, session), false).is_err(), "another host's session");
         assert!(!gate.enter_data(session), "not before its control");
         let pending = gate.promised(session).expect("its handshake goes on");
-        assert!(gate.enter(session, data.host_id));
+        assert!(gate.enter(session, (data.host_id, false)));
         assert!(!pending.is_closed());
         drop(door);
         assert!(pending.is_closed() && gate.promised(session).is_none());
@@ -292,8 +297,21 @@ mod tests {
         let gate = gate(true);
         let a = control("a");
         let (first, second) = (gate.answer(&a, false), gate.answer(&a, false));
-        assert!(gate.enter(first.expect("none is here"), a.host_id));
-        assert!(!gate.enter(second.expect("none is here"), a.host_id));
+        assert!(gate.enter(first.expect("none is here"), (a.host_id, false)));
+        assert!(!gate.enter(second.expect("none is here"), (a.host_id, false)));
+    }
+
+    #[test]
+    fn a_host_takes_its_session_up_again() {
+        let gate = gate(true);
+        let a = control("a");
+        let first = gate.answer(&a, false).expect("is new");
+        assert!(gate.enter(first, (a.host_id, false)));
+        let again = gate.answer(&Hello { session: first, ..a }, false).expect("its older link is as good as gone");
+        assert!(again != first && gate.enter(again, (a.host_id, true)));
+        assert!(!gate.enter_data(first) && gate.enter_data(again));
+        gate.leave(first);
+        assert!(gate.answer(&a, false).expect_err("is here").contains("host a is already here"));
     }
 
     #[test]

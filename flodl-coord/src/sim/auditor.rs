@@ -6,9 +6,9 @@ use crate::{Input, Output};
 use flodl_wire::message::Control;
 use flodl_wire::message::control::{Next, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind, Reason};
-use flodl_wire::message::report::{Received, WindowReport};
+use flodl_wire::message::report::{RankState, Received, WindowReport};
 use flodl_wire::message::{HostReport, Report};
-use flodl_wire::{Epoch, Incarnation, Range, Rank, SessionId, WindowId};
+use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, SessionId, Time, WindowId};
 use std::collections::BTreeMap;
 
 /// Who holds a position of the open window.
@@ -34,6 +34,24 @@ pub(crate) struct Auditor {
     pub(crate) digest: Option<u64>,
     losses: u32,
     finals: u32,
+    detached: Detached,
+}
+
+/// Ranks whose host's link is lost.
+#[derive(Debug, Default)]
+struct Detached {
+    /// The host of each session that was ever open.
+    hosts: BTreeMap<SessionId, HostId>,
+    /// Until when a host may come back, and its ranks with it.
+    until: BTreeMap<HostId, Time>,
+    /// The session of each rank.
+    sessions: BTreeMap<Rank, SessionId>,
+}
+
+impl Detached {
+    fn until(&self, rank: Rank) -> Option<Time> {
+        self.until.get(self.hosts.get(self.sessions.get(&rank)?)?).copied()
+    }
 }
 
 impl Auditor {
@@ -47,10 +65,32 @@ impl Auditor {
         match input {
             Input::Folded(folded) => self.digest = Some(folded.digest),
             Input::FromRank { rank, report: Report::WindowReport(report), .. } => self.reported(fab, *rank, report),
+            Input::FromHost { session, report: HostReport::RankState(state) } => self.restated(fab, *session, state),
+            Input::HostConnected { session, host, .. } => {
+                self.detached.hosts.insert(*session, *host);
+            }
+            Input::HostResumed { session, host } => {
+                self.detached.hosts.insert(*session, *host);
+                self.detached.until.remove(host);
+            }
+            Input::HostLost { session, .. } => {
+                let until = fab.now.plus(fab.options.work.patience);
+                self.detached.until.extend(self.detached.hosts.get(session).map(|&host| (host, until)));
+            }
             Input::FromHost { report: HostReport::RankNotStarted { rank, .. }, .. } => {
                 fab.touched.insert(*rank);
             }
             _ => {}
+        }
+    }
+
+    /// What a rank said around the loss of its link counts as if it had said it now.
+    fn restated(&mut self, fab: &Fabric, session: SessionId, state: &RankState) {
+        self.detached.sessions.insert(state.rank, session);
+        for word in &state.words {
+            if let Report::WindowReport(report) = word {
+                self.reported(fab, state.rank, report);
+            }
         }
     }
 
@@ -77,6 +117,9 @@ impl Auditor {
     /// The coordinator wants something done.
     pub(crate) fn output(&mut self, fab: &mut Fabric, output: &Output) {
         match output {
+            Output::ToHost { session, control: Control::Admit(admit) } => {
+                self.detached.sessions.extend(admit.ids.iter().map(|&(rank, _)| (rank, *session)));
+            }
             Output::ToRank { rank, incarnation, control, .. } => self.tells(fab, *rank, *incarnation, control),
             Output::Broadcast(control) => self.broadcast(fab, control),
             Output::Record(Body::Event(event)) => self.event(fab, &event.kind, event.reason.as_ref()),
@@ -86,15 +129,25 @@ impl Auditor {
     }
 
     fn tells(&mut self, fab: &mut Fabric, rank: Rank, incarnation: Incarnation, control: &Control) {
+        let dead = self.dead.get(&rank).is_some_and(|dead| *dead >= incarnation);
         let leases = match control {
+            Control::Window(plan) if self.window == Some(plan.window) && self.leases.contains_key(&rank) => {
+                return self.gives_again(fab, rank, &plan.leases);
+            }
             Control::Window(plan) => {
                 self.open_window(fab, plan);
                 &plan.leases
             }
             Control::ExtendPartition { leases, .. } => leases,
+            Control::Fenced { incarnation: fenced } if !dead && *fenced == incarnation => {
+                return fab.ledger.broken(Rule::Reattach, format!("{rank} ({incarnation}) lives and was fenced"));
+            }
+            Control::ControllerBack if dead => {
+                return fab.ledger.broken(Rule::Reattach, format!("{rank} ({incarnation}) is dead and was taken back"));
+            }
             _ => return,
         };
-        if self.dead.get(&rank).is_some_and(|dead| *dead >= incarnation) {
+        if dead {
             fab.ledger.broken(Rule::DeadPlan, format!("{rank} ({incarnation}) is dead and was given a plan"));
         }
         self.leases.entry(rank).or_default().extend(leases);
@@ -111,6 +164,14 @@ impl Auditor {
             if let Some(other) = other.filter(|other| !self.dead.contains_key(other)) {
                 fab.ledger.broken(Rule::Lease, format!("position {at} is {other}'s and was leased to {rank}"));
             }
+        }
+    }
+
+    /// An order that was lost with a link: it may hold nothing but what its rank was given.
+    fn gives_again(&self, fab: &mut Fabric, rank: Rank, leases: &[Range]) {
+        let other = positions(leases).find(|&at| self.holds.get(at as usize) != Some(&Hold::Leased(rank)));
+        if let Some(at) = other {
+            fab.ledger.broken(Rule::Reattach, format!("position {at} was given to {rank} again and is not its"));
         }
     }
 
@@ -171,6 +232,10 @@ impl Auditor {
                 self.losses += 1;
                 self.dead.insert(*rank, *incarnation);
                 let why = reason.map_or("no reason", |reason| reason.text.as_str());
+                if let Some(until) = self.detached.until(*rank).filter(|until| fab.now < *until) {
+                    let what = format!("{rank} is lost, and its host could have come back until {until:?}: {why}");
+                    fab.ledger.broken(Rule::Reattach, what);
+                }
                 let accused = reason.is_some_and(|reason| reason.code == "protocol-breach");
                 if !fab.touched.contains(rank) || (accused && !fab.forged.contains(rank)) {
                     fab.ledger.broken(Rule::Innocence, format!("{rank} is lost and nothing was done to it: {why}"));

@@ -74,16 +74,31 @@ impl Controller {
     }
 
     /// A relay's two connections have finished their handshakes.
-    pub(crate) fn connected(&mut self, fab: &mut Fabric, host: u32, (control, data): (ConnId, ConnId)) {
-        let session = SessionId(u64::from(control.0));
+    pub(crate) fn connected(&mut self, fab: &mut Fabric, host: u32, conns: (ConnId, ConnId)) {
         let rank_count = fab.options.hosts[host as usize];
-        let name = HostId::from_name(&format!("h{host}")).unwrap_or(HostId([1; 16]));
+        let session = self.welcome(host, conns);
+        self.pending.push_back(Input::HostConnected { session, host: name(host), rank_count });
+        self.drain(fab);
+    }
+
+    /// The same, of a relay whose link broke.
+    pub(crate) fn resumed(&mut self, fab: &mut Fabric, host: u32, conns: (ConnId, ConnId)) {
+        let older = self.peers.iter().find(|(_, peer)| peer.host == host && peer.open).map(|(&session, _)| session);
+        if let Some(older) = older {
+            self.lose(fab, older, "its relay has connected anew".to_owned());
+        }
+        let session = self.welcome(host, conns);
+        self.pending.push_back(Input::HostResumed { session, host: name(host) });
+        self.drain(fab);
+    }
+
+    fn welcome(&mut self, host: u32, (control, data): (ConnId, ConnId)) -> SessionId {
+        let session = SessionId(u64::from(control.0));
         self.conns.insert(control, (session, Lane::Control));
         self.conns.insert(data, (session, Lane::Data));
         let inbox = VecDeque::new();
         self.peers.insert(session, Peer { host, control, data, open: true, inbox, ended: false, read: true });
-        self.pending.push_back(Input::HostConnected { session, host: name, rank_count });
-        self.drain(fab);
+        session
     }
 
     pub(crate) fn arrive(&mut self, fab: &mut Fabric, conn: ConnId, packet: Packet) {
@@ -342,4 +357,8 @@ impl Controller {
             self.pending.push_back(Input::FromRank { session, rank, incarnation, report: Report::SyncAck(ack) });
         }
     }
+}
+
+fn name(host: u32) -> HostId {
+    HostId::from_name(&format!("h{host}")).unwrap_or(HostId([1; 16]))
 }

@@ -41,6 +41,8 @@ pub(crate) enum Event {
     Resume(Node),
     /// A relay dials.
     Dial(u32),
+    /// A relay, which is the host's so-manieth, dials again after its link broke.
+    Redial { host: u32, relay: u32 },
 }
 
 struct Entry {

@@ -191,12 +191,14 @@ impl World {
     fn strike_link(&mut self, class: Class, rng: &mut Rng) -> Option<Time> {
         let now = self.fab.now;
         let host = self.some_host(rng)?;
-        let (control, data) = self.hosts[host as usize].as_ref()?.upstream();
+        let (control, data) = self.hosts[host as usize].as_ref()?.upstream()?;
         let conn = if rng.chance(0.5) { control } else { data };
         let until = Time(now.0 + self.some_time(rng, 0.05, 3.0));
         let up = rng.chance(0.5);
-        // A slow link may be so slow that heartbeats come too late.
-        self.fab.touch(host);
+        // A slow link may be so slow that heartbeats come too late. One that breaks is dialled again, and costs nobody its life.
+        if class != Class::Reset {
+            self.fab.touch(host);
+        }
         match class {
             Class::Reset if rng.chance(0.3) => self.reset_of_a_rank(host, rng)?,
             Class::Reset => self.fab.reset(conn),
@@ -219,7 +221,8 @@ impl World {
     fn reset_of_a_rank(&mut self, host: u32, rng: &mut Rng) -> Option<()> {
         let seats: Vec<u32> = self.hosts[host as usize].as_ref()?.seats.values().copied().collect();
         let seat = self.seats.get(*rng.pick(&seats)? as usize)?.as_ref()?;
-        let (control, data) = seat.conns();
+        let ((control, data), (rank, _)) = (seat.conns(), seat.life);
+        self.fab.touched.insert(rank);
         self.fab.reset(if rng.chance(0.5) { control } else { data });
         Some(())
     }
@@ -227,7 +230,7 @@ impl World {
     fn strike_lane(&mut self, class: Class, rng: &mut Rng) -> Option<Time> {
         let now = self.fab.now;
         let host = self.some_host(rng)?;
-        let (control, data) = self.hosts[host as usize].as_ref()?.upstream();
+        let (control, data) = self.hosts[host as usize].as_ref()?.upstream()?;
         self.fab.touch(host);
         match class {
             Class::ControlAlone => self.fab.net.cut(data, true, true),

@@ -8,9 +8,9 @@ use flodl_relay::fold::{self, HostFold, Order};
 use flodl_relay::relay::{self, Closing, Relay, Warning};
 use flodl_relay::routes::{Connection, Peer};
 use flodl_wire::handshake::Channel;
-use flodl_wire::message::{Control, Data};
-use flodl_wire::{Frame, Incarnation, Rank, Round, SessionId};
-use std::collections::{BTreeMap, VecDeque};
+use flodl_wire::message::{Control, Data, Report};
+use flodl_wire::{Frame, Incarnation, Rank, Round, SessionId, Stream};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 type Life = (Rank, Incarnation);
 
@@ -29,33 +29,62 @@ pub(crate) struct Host {
     number: u32,
     relay: Relay,
     fold: HostFold,
-    /// To the controller.
-    control: ConnId,
-    data: ConnId,
+    /// Control and data to the controller, while there is a link.
+    uplink: Option<(ConnId, ConnId)>,
     conns: BTreeMap<ConnId, (Life, Lane)>,
     sources: BTreeMap<Life, Source>,
     /// The process of each life that was started.
     pub(crate) seats: BTreeMap<Life, u32>,
     round: Option<Round>,
+    /// What its ranks said of windows and rounds, and how far it sent which round: nothing of it goes up twice.
+    sent: Sent,
     pub(crate) ended: bool,
+}
+
+/// What went up, through whatever link.
+#[derive(Debug, Default)]
+struct Sent {
+    words: BTreeSet<(Rank, Incarnation, Vec<u8>)>,
+    chunk: Option<(Round, u32)>,
+}
+
+impl Sent {
+    /// What goes up twice, if this does.
+    fn frame(&mut self, frame: &Frame) -> Option<String> {
+        let Stream::Rank(rank) = frame.stream else { return None };
+        match frame.to_report() {
+            Ok(Report::WindowReport(_) | Report::SnapshotReady { .. } | Report::SyncAck(_)) => {
+                let word = (rank, frame.incarnation, frame.payload.to_vec());
+                (!self.words.insert(word)).then(|| format!("a report of {rank} goes up twice"))
+            }
+            _ => None,
+        }
+    }
+
+    fn data(&mut self, data: &Data) -> Option<String> {
+        let Data::Contribution(chunk) = data else { return None };
+        let before = self.chunk.replace((chunk.round, chunk.chunk));
+        let twice = before.is_some_and(|before| before >= (chunk.round, chunk.chunk));
+        twice.then(|| format!("chunk {} of {} goes up after {before:?}", chunk.chunk, chunk.round))
+    }
 }
 
 impl Host {
     /// A relay whose handshakes with the controller are done.
     pub(crate) fn new(fab: &mut Fabric, me: u32, number: u32, conns: (ConnId, ConnId)) -> Host {
         let patience = fab.options.work.patience;
-        let relay = Relay::new(patience, fab.local(Node::Host(me)));
+        let relay = Relay::new(patience, fab.local(Node::Host(me))).resuming(true);
         let host = Host {
             me,
             number,
             relay,
             fold: HostFold::new(patience),
-            control: conns.0,
-            data: conns.1,
+            uplink: Some(conns),
             conns: BTreeMap::new(),
             sources: BTreeMap::new(),
             seats: BTreeMap::new(),
             round: None,
+            sent: Sent::default(),
             ended: false,
         };
         fab.wake(Node::Host(me), host.relay.next_deadline());
@@ -81,7 +110,7 @@ impl Host {
         if self.ended {
             return;
         }
-        if conn == self.control || conn == self.data {
+        if self.uplink.is_some_and(|(control, data)| conn == control || conn == data) {
             return self.controller_says(fab, packet);
         }
         let Some(&((rank, incarnation), lane)) = self.conns.get(&conn) else { return };
@@ -133,7 +162,7 @@ impl Host {
         }
         let now = fab.local(self.node());
         if fab.off(Mutant::ControllerWatch)
-            && let Ok(frame) = Frame::control(flodl_wire::Stream::AllRanks, Incarnation(0), &Control::Heartbeat)
+            && let Ok(frame) = Frame::control(Stream::AllRanks, Incarnation(0), &Control::Heartbeat)
         {
             self.relay.handle(relay::Input::Upstream(frame), now);
         }
@@ -164,7 +193,13 @@ impl Host {
     fn act(&mut self, fab: &mut Fabric, output: relay::Output, inputs: &mut VecDeque<relay::Input>) {
         let me = self.node();
         match output {
-            relay::Output::Up(frame) => fab.frame(me, self.control, frame),
+            relay::Output::Up(frame) => {
+                if let Some((control, _)) = self.uplink {
+                    let twice = self.sent.frame(&frame);
+                    twice.into_iter().for_each(|what| fab.ledger.broken(Rule::Reattach, what));
+                    fab.frame(me, control, frame);
+                }
+            }
             relay::Output::Fold(order) => inputs.extend(self.order(fab, order)),
             relay::Output::ToRank { connection, frame } => fab.frame(me, conn(connection), frame),
             relay::Output::Result { connection, chunk } => fab.chunk(me, conn(connection), chunk),
@@ -181,6 +216,7 @@ impl Host {
                 }
             }
             relay::Output::Close { connection, .. } => fab.close(me, conn(connection), "its relay closed it"),
+            relay::Output::Redial { .. } => self.redial(fab),
             relay::Output::Warn(warning) => self.warned(fab, &warning),
             relay::Output::End(how) => {
                 fab.say(|| format!("host {} ends: {how:?}", self.me));
@@ -248,7 +284,12 @@ impl Host {
             match output {
                 fold::Output::Up(data) => {
                     let data = doubled(fab, data);
-                    fab.send(me, self.data, Packet::Data(data));
+                    // Sums of a round that goes on without this host are of no use to anybody.
+                    if let Some((_, uplink)) = self.uplink {
+                        let twice = self.sent.data(&data);
+                        twice.into_iter().for_each(|what| fab.ledger.broken(Rule::Reattach, what));
+                        fab.send(me, uplink, Packet::Data(data));
+                    }
                 }
                 output => told.push(relay::Input::Fold(output)),
             }
@@ -256,9 +297,27 @@ impl Host {
         told
     }
 
-    /// Its connection to the controller.
-    pub(crate) fn upstream(&self) -> (ConnId, ConnId) {
-        (self.control, self.data)
+    /// Its connections to the controller, while there is a link.
+    pub(crate) fn upstream(&self) -> Option<(ConnId, ConnId)> {
+        self.uplink
+    }
+
+    /// Lets go of a broken link and dials again.
+    fn redial(&mut self, fab: &mut Fabric) {
+        let Some((control, data)) = self.uplink.take() else { return };
+        for conn in [control, data] {
+            fab.close(self.node(), conn, "its relay closed it");
+        }
+        // Two handshakes of a round trip and a half each, one after the other.
+        let trips = 3.0 * (fab.options.wide[0].latency_ns + fab.options.wide[1].latency_ns);
+        let dialling = fab.rng.within(100_000, 5_000_000) + trips as u64;
+        fab.after(dialling, Event::Redial { host: self.me, relay: self.number });
+    }
+
+    /// The controller's door is open again.
+    pub(crate) fn resumed(&mut self, fab: &mut Fabric, conns: (ConnId, ConnId)) {
+        self.uplink = Some(conns);
+        self.feed(fab, relay::Input::Resumed { session: SessionId(u64::from(conns.0.0)) });
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -226,14 +226,20 @@ impl Net {
         }
         let packet = match (packet, &mut conn.sealed) {
             (Packet::Sealed { clear, .. }, _) if trusting => *clear,
-            (Packet::Sealed { bytes, .. }, Some(sealed)) => sealed
-                .open(arrival.up, conn.lane, &bytes)
-                .unwrap_or(Packet::End("it carried what is not its next frame")),
+            (Packet::Sealed { bytes, .. }, Some(sealed)) => {
+                sealed.open(arrival.up, conn.lane, &bytes).unwrap_or_else(|_| {
+                    // Nobody reads on; the other end learns of it when this one closes.
+                    pipe.lose();
+                    pipe.dead = true;
+                    Packet::End("it carried what is not its next frame")
+                })
+            }
+            (Packet::End(why), _) => {
+                conn.closed[to] = true;
+                Packet::End(why)
+            }
             (packet, _) => packet,
         };
-        if matches!(packet, Packet::End(_)) {
-            conn.closed[to] = true;
-        }
         Arrived::Packet(conn.ends[to], packet)
     }
 

@@ -18,11 +18,10 @@ impl World {
     /// Has the next frame of some connection come twice, or changed.
     pub(crate) fn tamper(&mut self, class: Class, rng: &mut Rng) -> Option<Time> {
         let host = self.some_host(rng)?;
-        let (control, data) = self.hosts[host as usize].as_ref()?.upstream();
+        let (control, data) = self.hosts[host as usize].as_ref()?.upstream()?;
         let conn = if rng.chance(0.5) { control } else { data };
         let deed = if class == Class::Replay { Deed::Repeat } else { Deed::Flip(rng.next()) };
-        // The connection is closed for it, and with it goes the host.
-        self.fab.touch(host);
+        // The connection is closed for it; the relay dials again, and nobody is lost.
         self.fab.net.tamper(conn, rng.chance(0.5), deed);
         Some(self.fab.now)
     }

@@ -37,6 +37,9 @@ pub enum Rule {
     Bounds,
     /// Who has done nothing wrong and whose links are well is neither accused nor lost.
     Innocence,
+    /// Who is out of reach for less than the patience keeps its life and its leases, and nothing is sent twice; who is
+    /// dead is not taken back.
+    Reattach,
     /// After the last fault is healed everything finishes.
     Liveness,
     /// Nothing outlives the run.

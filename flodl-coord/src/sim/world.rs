@@ -7,13 +7,14 @@ use super::fabric::{Event, Fabric, Vital};
 use super::faults::Faults;
 use super::host::Host;
 use super::mutant::Mutant;
-use super::net::{Arrived, Lane, Node};
+use super::net::{Arrived, ConnId, Lane, Node};
 use super::options::{Options, Request};
 use super::rng::Rng;
 use super::seat::Seat;
 use super::violation::{Rule, Violation};
 use crate::Input;
 use crate::shell::limits::CONTROL_QUEUE;
+use flodl_relay::limits::DIAL_PAUSE;
 use flodl_relay::relay;
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::{Incarnation, Rank, Time};
@@ -171,6 +172,7 @@ impl World {
             Event::Strike(index) => return self.strike(index),
             Event::Resume(node) => return self.resume(node),
             Event::Dial(host) => return self.dial(host),
+            Event::Redial { host, relay } => return self.redial(host, relay),
         };
         self.deliver(node, event);
     }
@@ -207,6 +209,10 @@ impl World {
             Event::Part(session) => controller.part(fab, session),
             _ => controller.wake(fab),
         }
+        self.save_what_is_asked();
+    }
+
+    fn save_what_is_asked(&mut self) {
         while let Some(request) = self.controller.saves.pop_front() {
             self.save(&request);
         }
@@ -246,6 +252,16 @@ impl World {
         if self.hosts[host as usize].is_some() || !self.fab.controller.alive || self.controller.exit.is_some() {
             return;
         }
+        let conns = self.connect(host);
+        self.relays[host as usize] += 1;
+        self.fab.hosts[host as usize] = Vital::new();
+        let relay = Host::new(&mut self.fab, host, self.relays[host as usize], conns);
+        self.hosts[host as usize] = Some(relay);
+        self.controller.connected(&mut self.fab, host, conns);
+    }
+
+    /// Two connections between a host and the controller.
+    fn connect(&mut self, host: u32) -> (ConnId, ConnId) {
         let wide = self.fab.options.wide;
         let node = Node::Host(host);
         let control = self.fab.net.open(node, Node::Controller, Lane::Control, wide[0]);
@@ -254,11 +270,25 @@ impl World {
             self.fab.net.seal(control);
             self.fab.net.seal(data);
         }
-        self.relays[host as usize] += 1;
-        self.fab.hosts[host as usize] = Vital::new();
-        let relay = Host::new(&mut self.fab, host, self.relays[host as usize], (control, data));
-        self.hosts[host as usize] = Some(relay);
-        self.controller.connected(&mut self.fab, host, (control, data));
+        (control, data)
+    }
+
+    /// A relay whose link broke tries to connect again, until it gives up by itself.
+    fn redial(&mut self, host: u32, relay: u32) {
+        let looks = |owner: &Host| owner.number() == relay && !owner.ended && owner.upstream().is_none();
+        if !self.hosts[host as usize].as_ref().is_some_and(looks) || !self.fab.hosts[host as usize].alive {
+            return;
+        }
+        let Fabric { controller, hosts, .. } = &self.fab;
+        if !controller.alive || controller.paused || self.controller.exit.is_some() || hosts[host as usize].paused {
+            return self.fab.after(DIAL_PAUSE.as_nanos() as u64, Event::Redial { host, relay });
+        }
+        let conns = self.connect(host);
+        self.controller.resumed(&mut self.fab, host, conns);
+        self.save_what_is_asked();
+        if let Some(owner) = &mut self.hosts[host as usize] {
+            owner.resumed(&mut self.fab, conns);
+        }
     }
 
     fn start(&mut self, host: u32, relay: u32, life: (Rank, Incarnation)) {

@@ -16,6 +16,7 @@ pub(crate) struct Script {
     pub(crate) now: Time,
     pub(crate) windows: [WindowPlan; 2],
     pub(crate) outputs: Vec<Output>,
+    pub(crate) sessions: [SessionId; 2],
 }
 
 fn empty_plan() -> WindowPlan {
@@ -41,7 +42,13 @@ impl Script {
     pub(crate) fn guarded(guard: Box<dyn Guard>) -> Script {
         let coordinator = Coordinator::with_guard(config(&scenario(&[8, 20])), guard, Time::ZERO).expect("valid");
         let windows = [empty_plan(), empty_plan()];
-        let mut script = Script { coordinator, now: Time::ZERO, windows, outputs: Vec::new() };
+        let mut script = Script {
+            coordinator,
+            now: Time::ZERO,
+            windows,
+            outputs: Vec::new(),
+            sessions: [SessionId(0), SessionId(1)],
+        };
         for rank in [0, 1] {
             let host = HostId::from_name(&format!("host{rank}")).expect("a name");
             script.take(Input::HostConnected { session: SessionId(rank), host, rank_count: 1 });
@@ -87,7 +94,7 @@ impl Script {
     }
 
     pub(crate) fn say(&mut self, rank: u32, report: Report) {
-        let session = SessionId(u64::from(rank));
+        let session = self.sessions[rank as usize];
         self.take(Input::FromRank { session, rank: Rank(rank), incarnation: LIFE, report });
     }
 

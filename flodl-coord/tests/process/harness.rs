@@ -208,9 +208,14 @@ impl Running {
 
     /// Waits until its standard error holds `part`.
     pub(crate) fn says(&mut self, part: &str) -> &mut Running {
+        self.says_times(part, 1)
+    }
+
+    /// The same, so many times.
+    pub(crate) fn says_times(&mut self, part: &str, times: usize) -> &mut Running {
         let said = poll(LONGEST, || {
             let ended = self.child.try_wait().expect("can be waited for");
-            let said = self.err().contains(part);
+            let said = self.err().matches(part).count() >= times;
             (said || ended.is_some()).then_some(said)
         });
         assert_eq!(said, Some(true), "`flodl {}` never said {part:?}: {}", self.line, self.err());

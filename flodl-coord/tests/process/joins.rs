@@ -1,6 +1,7 @@
 //! `flodl serve` with hosts that join over loopback TCP.
 
 use crate::harness::{Running, World};
+use crate::proxy::Proxy;
 use crate::runs::{is_exact, names_its_model};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -143,4 +144,27 @@ fn a_late_host_with_another_model_is_refused_by_name() {
     a.exits(0);
     b.ends();
     assert_eq!(world.summary("summary.json").samples_committed, 20_000);
+}
+
+#[test]
+fn a_host_whose_link_breaks_comes_back_with_its_ranks() {
+    let world = World::new();
+    let mut serve = serve(&world, "-n 3 --epochs 80 --batch-size 16 --step-ms 4");
+    ticket(&world, "a");
+    ticket(&world, "b");
+    let address = fs::read_to_string(world.path("run/address")).expect("is there");
+    let proxy = Proxy::to(address.trim());
+    let a = world.train("join --ticket ticket-a -n 1", "--samples 500");
+    let mut b = world.train(&format!("join --ticket ticket-b {} -n 2", proxy.address()), "--samples 500");
+    serve.says("the run starts with");
+    for times in 1..=3 {
+        proxy.cut();
+        b.says_times("the controller is there again", times);
+        serve.says_times("host b is back", times);
+    }
+    serve.exits(0);
+    a.exits(0);
+    b.exits(0);
+    let summary = world.summary("summary.json");
+    assert_eq!((summary.samples_committed, summary.deaths.len(), summary.digests_equal), (40_000, 0, Some(true)));
 }

@@ -14,6 +14,7 @@ mod hostile;
 mod joins;
 mod losses;
 mod model;
+mod proxy;
 mod runs;
 mod screen;
 mod terminal;

@@ -8,7 +8,7 @@ use flodl_wire::frame::Frame;
 use flodl_wire::message::Data;
 use flodl_wire::message::data::Chunk;
 use flodl_wire::message::report::ExitStatus;
-use flodl_wire::{Incarnation, Rank};
+use flodl_wire::{Incarnation, Rank, SessionId};
 
 /// What a relay is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,16 @@ pub enum Input {
     /// A connection to the controller or the root has ended.
     UpstreamLost {
         /// What was noticed, without an end mark.
+        why: String,
+    },
+    /// The link that [`Output::Redial`] asked for is there.
+    Resumed {
+        /// Its session.
+        session: SessionId,
+    },
+    /// It will not come.
+    NotResumed {
+        /// What was tried, without an end mark.
         why: String,
     },
     /// A rank's connection has finished its handshake.
@@ -134,6 +144,12 @@ pub enum Output {
         connection: Connection,
         /// Why.
         why: Closing,
+    },
+    /// Connect to the controller again, for as long as the patience; answer with [`Input::Resumed`] or
+    /// [`Input::NotResumed`]. Nothing is to come from the old link any more.
+    Redial {
+        /// The session that is taken up again.
+        session: SessionId,
     },
     /// Something a person should see.
     Warn(Warning),

@@ -1,6 +1,7 @@
 //! The lives of a host's ranks: their processes' beginnings, ends and next beginnings.
 
-use super::{Output, Place, Relay, Stage, Warning};
+use super::memory::Memory;
+use super::{Output, Place, Relay, Stage, Uplink, Warning};
 use crate::fold::Order;
 use flodl_wire::message::HostReport;
 use flodl_wire::message::data::AbsentWhy;
@@ -18,6 +19,7 @@ pub(super) struct Life {
     pub(super) gone: bool,
     /// It had a data connection, whose end takes it out of the fold, behind the last chunk.
     pub(super) had_data: bool,
+    pub(super) memory: Memory,
     place: Place,
     /// Lives of this rank before it that this relay began.
     before: u32,
@@ -31,15 +33,20 @@ pub(super) enum Process {
     Live,
     /// It has ended; told once its connections have ended too, so that its last words come first, or at that time.
     Ended { status: ExitStatus, last_lines: String, tell_at: Time },
-    /// The controller knows.
-    Told,
+    /// The controller was told: how it exited, or that it never ran.
+    Told { exit: Option<(ExitStatus, String)> },
 }
 
 impl Life {
     /// The first life of a rank that this relay begins.
     pub(super) fn first(incarnation: Incarnation, place: Place) -> Life {
-        let (finished, gone, had_data) = (false, false, false);
-        Life { incarnation, process: Process::Live, finished, gone, had_data, place, before: 0, next: None }
+        let (finished, gone, had_data, memory) = (false, false, false, Memory::default());
+        Life { incarnation, process: Process::Live, finished, gone, had_data, memory, place, before: 0, next: None }
+    }
+
+    /// Whether a relay that starts each rank again so many times would start this one again.
+    pub(super) fn returns(&self, restarts: u32) -> bool {
+        self.before < restarts
     }
 
     pub(super) fn is_live(&self) -> bool {
@@ -64,7 +71,7 @@ impl Relay {
         // It may have been condemned while it was being started.
         if life.gone || killing || leaving {
             self.out.push_back(Output::Kill { rank, incarnation });
-        } else if life.before < restarts {
+        } else if life.returns(restarts) {
             self.tell(&HostReport::WillRestart { rank, incarnation });
         }
     }
@@ -88,7 +95,9 @@ impl Relay {
 
     /// Begins the next life of a rank whose process is gone, if there is to be one.
     fn begin_again(&mut self, rank: Rank) {
-        let Some(life) = self.lives.get_mut(&rank).filter(|life| matches!(life.process, Process::Told)) else { return };
+        let Some(life) = self.lives.get_mut(&rank).filter(|life| matches!(life.process, Process::Told { .. })) else {
+            return;
+        };
         if let Some(incarnation) = life.next.take() {
             let next = Life { before: life.before + 1, ..Life::first(incarnation, life.place) };
             self.begin(rank, next);
@@ -105,26 +114,29 @@ impl Relay {
 
     /// Tells the coordinator of processes that have ended, once nothing more comes from them.
     pub(super) fn tell_exits(&mut self, now: Time) {
+        if matches!(self.uplink, Uplink::Down { .. }) {
+            return;
+        }
         let mut told = Vec::new();
         for (&rank, life) in &mut self.lives {
             let silent = self.routes.control(rank).is_none() && self.routes.data(rank).is_none();
-            if matches!(life.process, Process::Ended { tell_at, .. } if silent || tell_at <= now)
-                && let Process::Ended { status, last_lines, .. } = core::mem::replace(&mut life.process, Process::Told)
+            if let Process::Ended { status, last_lines, tell_at } = &life.process
+                && (silent || *tell_at <= now)
             {
-                let incarnation = life.incarnation;
-                told.push((rank, incarnation, HostReport::RankExited { rank, incarnation, status, last_lines }));
+                told.push((rank, life.incarnation, (*status, last_lines.clone())));
             }
         }
-        for (rank, incarnation, report) in told {
-            self.tell(&report);
-            self.forget(rank, incarnation);
+        for (rank, incarnation, exit) in told {
+            let (status, last_lines) = exit.clone();
+            self.tell(&HostReport::RankExited { rank, incarnation, status, last_lines });
+            self.forget(rank, incarnation, Some(exit));
         }
     }
 
     /// A life whose process is gone: it is out of the fold and the routes.
-    pub(super) fn forget(&mut self, rank: Rank, incarnation: Incarnation) {
+    pub(super) fn forget(&mut self, rank: Rank, incarnation: Incarnation, exit: Option<(ExitStatus, String)>) {
         let Some(life) = self.life(rank, incarnation) else { return };
-        life.process = Process::Told;
+        life.process = Process::Told { exit };
         life.gone = true;
         if !life.had_data {
             self.out.push_back(Output::Fold(Order::Drop { rank, incarnation, why: AbsentWhy::Dead }));

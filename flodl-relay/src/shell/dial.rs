@@ -57,10 +57,45 @@ pub async fn dial(
     rank_count: u32,
     patience: Duration,
 ) -> Result<Upstream<TcpStream>, DialError> {
+    dial_in(address, ticket, (rank_count, SessionId(0)), patience).await
+}
+
+/// Connects again, after the link of `session` broke: the controller knows the ranks, and hears where they stand. Tries for
+/// `patience`, unless it is told that it is not wanted.
+///
+/// # Errors
+///
+/// [`DialError`], which says what was tried.
+pub async fn dial_again(
+    address: &str,
+    ticket: &Ticket,
+    (rank_count, session): (u32, SessionId),
+    patience: Duration,
+) -> Result<Upstream<TcpStream>, DialError> {
+    let deadline = clock::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(clock::now());
+        match dial_in(address, ticket, (rank_count, session), left).await {
+            Err(DialError::Handshake { error, .. })
+                if !matches!(error, HandshakeError::Refused(_)) && clock::now() + limits::DIAL_PAUSE < deadline =>
+            {
+                Timer::after(limits::DIAL_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn dial_in(
+    address: &str,
+    ticket: &Ticket,
+    (rank_count, session): (u32, SessionId),
+    patience: Duration,
+) -> Result<Upstream<TcpStream>, DialError> {
     let hello = Hello {
         role: Role::Relay { rank_count },
         channel: Channel::Control,
-        session: SessionId(0),
+        session,
         run_id: ticket.run_id,
         host_id: ticket.host_id,
     };

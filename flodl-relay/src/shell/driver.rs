@@ -1,12 +1,12 @@
 //! The relay's task: owns the core, gives it what comes, and does what it wants.
 
-use super::clock::{Clock, within};
+use super::clock::Clock;
 use super::doors::{Arrival, Doors};
 use super::folding::{self, Command};
-use super::link::{DataReader, DataWriter};
 use super::socket::Socket;
-use super::wires::{Wires, write_control};
-use super::{RelayConfig, RunError, Upstream};
+use super::uplink::{self, Uplink};
+use super::wires::Wires;
+use super::{Redial, RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
 use crate::limits;
 use crate::relay::{Input, Output, Place, Relay, RelayError};
@@ -14,14 +14,12 @@ use crate::routes::{Connection, Peer, Routes};
 use async_channel::{Receiver, Sender};
 use async_io::Timer;
 use core::time::Duration;
-use flodl_wire::frame::Frame;
 use flodl_wire::handshake::Channel;
-use flodl_wire::io::FrameReader;
 use flodl_wire::message::Data;
 use flodl_wire::secret::RankKeys;
-use flodl_wire::{Incarnation, Rank};
+use flodl_wire::{Incarnation, Rank, SessionId};
 use futures_lite::future;
-use futures_lite::io::{AsyncRead, AsyncWrite, ReadHalf};
+use futures_lite::io::{AsyncRead, AsyncWrite};
 use smol::Executor;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -30,15 +28,19 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the relay's task waits for.
-enum Event {
+enum Event<S> {
     Input(Input),
+    /// What came of dialling again.
+    Redialled(Result<Upstream<S>, String>),
     Arrival(Box<Arrival>),
     Tick,
 }
 
 /// The relay's task.
-struct Driver {
+struct Driver<S> {
     relay: Relay,
+    uplink: Uplink,
+    redial: Option<Redial<S>>,
     clock: Clock,
     executor: Arc<Executor<'static>>,
     agent: Agent,
@@ -49,27 +51,37 @@ struct Driver {
     /// Data connections that were faster than their ranks' control connections: at most one a rank.
     early: BTreeMap<Rank, Arrival>,
     connections: u64,
-    pipes: Pipes,
+    pipes: Pipes<S>,
     end: Option<Result<(), RelayError>>,
 }
 
 /// Where what the core wants to be said goes, and where others say what the core is to be told.
-struct Pipes {
+struct Pipes<S> {
     inputs: Sender<Input>,
-    up: Sender<Frame>,
     fold: Sender<Command>,
+    /// What the fold adds up, for whatever link there is.
+    sums: Receiver<Data>,
+    redialled: Sender<Result<Upstream<S>, String>>,
 }
 
-pub(super) async fn run<S>(config: RelayConfig, upstream: Upstream<S>) -> Result<(), RunError>
+pub(super) async fn run<S>(
+    config: RelayConfig,
+    upstream: Upstream<S>,
+    redial: Option<Redial<S>>,
+) -> Result<(), RunError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Tasks end with the executor, so nothing of this relay outlives this future.
     let executor = Arc::new(Executor::new());
-    executor.run(serve(config, upstream, Arc::clone(&executor))).await
+    executor.run(serve((config, redial), upstream, Arc::clone(&executor))).await
 }
 
-async fn serve<S>(config: RelayConfig, upstream: Upstream<S>, executor: Arc<Executor<'static>>) -> Result<(), RunError>
+async fn serve<S>(
+    (config, redial): (RelayConfig, Option<Redial<S>>),
+    upstream: Upstream<S>,
+    executor: Arc<Executor<'static>>,
+) -> Result<(), RunError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -81,19 +93,13 @@ where
     let (processes, process_events) = async_channel::bounded(limits::AGENT_EVENTS);
     let agent = Agent::start(config.agent.clone(), processes)?;
 
-    let (reader, writer) = upstream.control.split();
-    let (up, frames) = async_channel::bounded(limits::CONTROL_FRAMES);
-    executor.spawn(read_upstream(reader, inputs.clone())).detach();
-    let farewell = executor.spawn(write_control(writer, frames));
-
-    let (data_reader, data_writer) = upstream.data.split();
     let (sums_up, sums) = async_channel::bounded(limits::CHUNKS);
     let (fold_says, fold_said) = async_channel::bounded(limits::EVENTS);
     let fold = folding::start(patience, sums_up, fold_says).map_err(RunError::Thread)?;
-    executor.spawn(read_results(data_reader, inputs.clone())).detach();
+    let (redialled, redials) = async_channel::bounded(1);
+    let uplink = Uplink::start(&executor, upstream, sums.clone());
     executor.spawn(pump(fold_said, inputs.clone(), Input::Fold)).detach();
     executor.spawn(pump(process_events, inputs.clone(), process_input)).detach();
-    executor.spawn(send_sums(data_writer, sums, inputs.clone())).detach();
 
     if let Some(leave) = config.leave.clone() {
         executor.spawn(pump(leave, inputs.clone(), |()| Input::Leave)).detach();
@@ -105,7 +111,9 @@ where
 
     let clock = Clock::start();
     let mut driver = Driver {
-        relay: Relay::new(patience, clock.time()).restarting(config.restarts),
+        relay: Relay::new(patience, clock.time()).restarting(config.restarts).resuming(redial.is_some()),
+        uplink,
+        redial,
         clock,
         executor,
         agent,
@@ -115,20 +123,16 @@ where
         wires: BTreeMap::new(),
         early: BTreeMap::new(),
         connections: 0,
-        pipes: Pipes { inputs, up, fold },
+        pipes: Pipes { inputs, fold, sums, redialled },
         end: None,
     };
-    let end = driver.drive(&incoming, &arrivals).await;
+    let end = driver.drive(&incoming, (&arrivals, &redials)).await;
 
     drop(door_task);
     // Killing and waiting blocks: not on the executor's thread.
-    let Driver { agent, pipes, .. } = driver;
+    let Driver { agent, uplink, .. } = driver;
     smol::unblock(move || drop(agent)).await;
-    drop(pipes);
-    // The controller may be gone; then nobody misses the last words.
-    match within(limits::FAREWELL, farewell).await {
-        Some(Ok(())) | Some(Err(_)) | None => {}
-    }
+    uplink.finish().await;
     end.map_err(RunError::Ended)
 }
 
@@ -146,21 +150,33 @@ fn doors_of(config: &RelayConfig, patience: Duration, generation: u64) -> Doors 
     }
 }
 
-impl Driver {
-    async fn drive(&mut self, incoming: &Receiver<Input>, arrivals: &Receiver<Arrival>) -> Result<(), RelayError> {
+impl<S> Driver<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    async fn drive(
+        &mut self,
+        incoming: &Receiver<Input>,
+        others: (&Receiver<Arrival>, &Receiver<Result<Upstream<S>, String>>),
+    ) -> Result<(), RelayError> {
         loop {
             if let Some(end) = self.end.take() {
                 return end;
             }
-            match self.next(incoming, arrivals).await {
+            match self.next(incoming, others).await {
                 Event::Input(input) => self.feed(input),
+                Event::Redialled(outcome) => self.redialled(outcome),
                 Event::Arrival(arrival) => self.arrive(*arrival),
                 Event::Tick => self.feed(Input::Tick),
             }
         }
     }
 
-    async fn next(&self, incoming: &Receiver<Input>, arrivals: &Receiver<Arrival>) -> Event {
+    async fn next(
+        &self,
+        incoming: &Receiver<Input>,
+        (arrivals, redials): (&Receiver<Arrival>, &Receiver<Result<Upstream<S>, String>>),
+    ) -> Event<S> {
         let input = async {
             match incoming.recv().await {
                 Ok(input) => Event::Input(input),
@@ -173,6 +189,13 @@ impl Driver {
                 Err(_) => future::pending().await,
             }
         };
+        let redialled = async {
+            match redials.recv().await {
+                Ok(outcome) => Event::Redialled(outcome),
+                Err(_) => future::pending().await,
+            }
+        };
+        let heard = async { Event::Input(self.uplink.next().await) };
         let tick = async {
             match self.relay.next_deadline() {
                 Some(time) => Timer::at(self.clock.instant(time)).await,
@@ -181,7 +204,7 @@ impl Driver {
             Event::Tick
         };
         // The deadline first, so that nobody can hold it up by talking; then a fair choice.
-        future::or(tick, future::race(input, arrival)).await
+        future::or(future::or(tick, redialled), future::race(heard, future::race(input, arrival))).await
     }
 
     /// Gives the core an input and what follows from it, and lets the doors know who may come in now.
@@ -208,7 +231,7 @@ impl Driver {
         match output {
             Output::Up(frame) => {
                 let why = "it does not take what it is sent".to_owned();
-                return self.pipes.up.try_send(frame).is_err().then_some(Input::UpstreamLost { why });
+                return (!self.uplink.send(frame)).then_some(Input::UpstreamLost { why });
             }
             Output::Fold(order) => {
                 let why = "the folding thread does not take its orders".to_owned();
@@ -226,10 +249,40 @@ impl Driver {
             }
             Output::Kill { rank, incarnation } => self.agent.kill(rank, incarnation),
             Output::Close { connection, .. } => self.close(connection),
-            Output::Warn(warning) => (self.config.agent.sink)(&format!("relay {}: {warning}", self.config.host.name())),
+            Output::Redial { session } => return self.redial(session),
+            Output::Warn(warning) => self.say(&warning.to_string()),
             Output::End(end) => self.end = Some(end),
         }
         None
+    }
+
+    /// A line for people.
+    fn say(&self, text: &str) {
+        (self.config.agent.sink)(&format!("relay {}: {text}", self.config.host.name()));
+    }
+
+    /// Lets go of a broken link and dials again.
+    fn redial(&mut self, session: SessionId) -> Option<Input> {
+        self.uplink = Uplink::none(&self.executor, self.pipes.sums.clone());
+        let Some(redial) = self.redial.clone() else {
+            return Some(Input::NotResumed { why: "it cannot be dialled again".to_owned() });
+        };
+        self.say("the controller is out of reach: this host's ranks go on, and it is looked for");
+        self.executor.spawn(uplink::redial(redial, session, self.pipes.redialled.clone())).detach();
+        None
+    }
+
+    fn redialled(&mut self, outcome: Result<Upstream<S>, String>) {
+        let input = match outcome {
+            Ok(upstream) => {
+                let session = upstream.control.session;
+                self.uplink = Uplink::start(&self.executor, upstream, self.pipes.sums.clone());
+                self.say("the controller is there again");
+                Input::Resumed { session }
+            }
+            Err(why) => Input::NotResumed { why },
+        };
+        self.feed(input);
     }
 
     fn arrive(&mut self, arrival: Arrival) {
@@ -300,49 +353,4 @@ async fn pump<T>(from: Receiver<T>, inputs: Sender<Input>, input: impl Fn(T) -> 
             return;
         }
     }
-}
-
-/// The relay's task may have ended before it hears of this.
-async fn lost(inputs: &Sender<Input>, why: String) {
-    match inputs.send(Input::UpstreamLost { why }).await {
-        Ok(()) | Err(_) => {}
-    }
-}
-
-async fn read_upstream<S: AsyncRead + Unpin>(mut reader: FrameReader<ReadHalf<S>>, inputs: Sender<Input>) {
-    let why = loop {
-        match reader.next().await {
-            Ok(Some(frame)) => {
-                if inputs.send(Input::Upstream(frame)).await.is_err() {
-                    return;
-                }
-            }
-            Ok(None) => break "it closed the connection without saying that the run is over".to_owned(),
-            Err(error) => break error.to_string(),
-        }
-    };
-    lost(&inputs, why).await;
-}
-
-async fn send_sums<S>(writer: DataWriter<S>, sums: Receiver<Data>, inputs: Sender<Input>)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if let Err(why) = writer.send_up(sums).await {
-        lost(&inputs, format!("data cannot be sent to the root: {why}")).await;
-    }
-}
-
-async fn read_results<S: AsyncRead + AsyncWrite + Unpin>(mut reader: DataReader<S>, inputs: Sender<Input>) {
-    let why = loop {
-        match reader.next().await {
-            Ok(data) => {
-                if inputs.send(Input::Result(data)).await.is_err() {
-                    return;
-                }
-            }
-            Err(why) => break format!("the root's results ended: {why}"),
-        }
-    };
-    lost(&inputs, why).await;
 }

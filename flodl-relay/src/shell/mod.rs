@@ -11,9 +11,10 @@ mod link;
 mod queue;
 mod root;
 mod socket;
+mod uplink;
 mod wires;
 
-pub use dial::{DialError, dial};
+pub use dial::{DialError, dial, dial_again};
 pub use link::{DataLink, local_data_link};
 pub use root::{Consensus, Report, RootGone, RootHandle, SessionEnd, start_root};
 
@@ -22,10 +23,12 @@ use crate::relay::RelayError;
 use async_channel::Receiver;
 use flodl_wire::io::Link;
 use flodl_wire::secret::{GateKey, HostKey};
-use flodl_wire::{HostId, RunId};
+use flodl_wire::{HostId, RunId, SessionId};
 use futures_lite::io::{AsyncRead, AsyncWrite};
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 
 /// What a relay is: whose host, with which keys, running what.
 #[derive(Clone)]
@@ -53,6 +56,10 @@ pub struct Upstream<S> {
     /// To the root.
     pub data: DataLink<S>,
 }
+
+/// Connects a relay anew whose link broke in that session, for as long as it makes sense to try; else says what was tried.
+pub type Redial<S> =
+    Arc<dyn Fn(SessionId) -> Pin<Box<dyn Future<Output = Result<Upstream<S>, String>> + Send>> + Send + Sync>;
 
 /// Why a relay ended before its time.
 #[derive(Debug, thiserror::Error)]
@@ -86,5 +93,17 @@ pub async fn run<S>(config: RelayConfig, upstream: Upstream<S>) -> Result<(), Ru
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    driver::run(config, upstream).await
+    driver::run(config, upstream, None).await
+}
+
+/// The same, with another link where this one breaks: the ranks go on, and the run with them.
+///
+/// # Errors
+///
+/// [`RunError`]; the ranks are gone then.
+pub async fn run_resuming<S>(config: RelayConfig, upstream: Upstream<S>, redial: Redial<S>) -> Result<(), RunError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    driver::run(config, upstream, Some(redial)).await
 }

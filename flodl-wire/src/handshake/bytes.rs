@@ -132,7 +132,9 @@ pub(super) fn read_m1(m1: &[u8; M1_LEN]) -> Result<Hello, &'static str> {
         _ => return Err("its role is not known here"),
     };
     let channel = match channel {
-        1 if session.0 != 0 => return Err("a control connection cannot belong to a session"),
+        1 if session.0 != 0 && matches!(role, Role::Rank { .. }) => {
+            return Err("a rank's control connection cannot belong to a session");
+        }
         1 => Channel::Control,
         2 => Channel::Data,
         _ => return Err("its channel is not known here"),

@@ -71,7 +71,8 @@ pub struct Hello {
     pub role: Role,
     /// What the connection is for.
     pub channel: Channel,
-    /// The control connection's session that a data connection belongs to; 0 on a control connection.
+    /// The control connection's session that a data connection belongs to; on a relay's control connection the session
+    /// that it takes up again, or 0.
     pub session: SessionId,
     /// The run it means.
     pub run_id: RunId,

@@ -1,0 +1,209 @@
+//! A host's link that breaks, and comes back.
+//!
+//! A broken link is not a death: the host's ranks keep what they have for as long as the patience, and the gate waits for
+//! those that train. A round that is open goes on without them, because what was on its way through the link is lost; what
+//! of theirs was not folded is trained again, and they take the consensus by the next round.
+//!
+//! Nothing is sent twice. When the relay is back it says once for each rank where it stands, and is told what is true now.
+//! Until then the rank hears of no round: it might still be in one that is long over.
+
+use crate::context::Context;
+use crate::coordinator::{Coordinator, Phase, context};
+use crate::formation::run_config;
+use crate::id;
+use crate::members::{HostLink, State, Work};
+use crate::round::Out;
+use crate::running::{Cycle, Running};
+use crate::{Fate, Output};
+use flodl_wire::message::control::{Next, RoundOutcome};
+use flodl_wire::message::record::{EventKind, Reason};
+use flodl_wire::message::report::RankState;
+use flodl_wire::message::{Control, Report};
+use flodl_wire::{HostId, Rank, SessionId, Time};
+
+/// How a link was lost.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// It broke: its relay may come back.
+    Broken,
+    /// Nothing came through it for the patience: that much was waited already.
+    Silent,
+}
+
+impl Coordinator {
+    pub(crate) fn host_lost(&mut self, session: SessionId, (loss, error): (Loss, &str), now: Time) {
+        let Some(link) = self.members.remove_host(session) else { return };
+        self.watch.moved(now);
+        // A host whose ranks have all ended as they should closes its connection because it is done.
+        let done = !link.ranks.is_empty() && link.ranks.iter().all(|&rank| self.has_finished(rank));
+        if !done {
+            let why = Reason::new("host-lost", error).about(link.ranks.iter().copied());
+            self.ctx(now).event(EventKind::HostLost { host: link.host }, Some(why));
+        }
+        let until = match loss {
+            Loss::Broken => now.plus(self.deadlines.detached),
+            Loss::Silent => now,
+        };
+        for rank in link.ranks {
+            let member = self.members.get_mut(rank).filter(|member| member.session == session && !member.is_gone());
+            let Some(member) = member else { continue };
+            if matches!(member.state, State::Leaving { finished: true }) {
+                self.lose(rank, Fate::Finished, now);
+                continue;
+            }
+            let was = Box::new(std::mem::replace(&mut member.state, State::Starting));
+            member.state = State::Detached { until, error: error.to_owned(), was };
+            if let Phase::Running(running) = &mut self.phase {
+                let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+                running.cut(&mut ctx, rank);
+            }
+        }
+        for (rank, fate) in self.overdue_members(now) {
+            self.lose(rank, fate, now);
+        }
+    }
+
+    fn has_finished(&self, rank: Rank) -> bool {
+        self.members.get(rank).is_some_and(|member| {
+            matches!(member.state, State::Leaving { finished: true } | State::Gone(Fate::Finished | Fate::Left))
+        })
+    }
+
+    /// A lost host's relay is back, through another session.
+    pub(crate) fn host_resumed(&mut self, session: SessionId, host: HostId, now: Time) {
+        self.watch.moved(now);
+        let Some((was, ranks)) = self.members.parted(host) else {
+            let text = format!("host {} comes back to a run that does not know it: start join anew", host.name());
+            let why = Reason::new("unknown-host", text);
+            self.ctx(now).alert(why.clone());
+            self.out.push_back(Output::ToHost { session, control: Control::Refused { why } });
+            self.out.push_back(Output::CloseHost { session });
+            return;
+        };
+        let again = now.plus(self.deadlines.detached);
+        for &rank in &ranks {
+            let Some(member) = self.members.get_mut(rank).filter(|member| member.session == was) else { continue };
+            member.session = session;
+            if let State::Detached { until, was, .. } = &mut member.state {
+                *until = again;
+                // It has no process that could say where it stands.
+                if matches!(**was, State::Held { .. }) {
+                    member.state = std::mem::replace(was, State::Starting);
+                }
+            }
+        }
+        self.members.insert_host(session, HostLink { host, ranks, seen: now });
+        self.ctx(now).event(EventKind::HostBack { host }, None);
+    }
+
+    /// A rank of a host that is back says, through its relay, where it stands.
+    pub(crate) fn rank_state(&mut self, session: SessionId, state: RankState, now: Time) {
+        let RankState { rank, incarnation, .. } = state;
+        if !self.members.speaks_for(session, rank, incarnation) || !self.reattach(rank, now) {
+            let control = Control::Fenced { incarnation };
+            self.out.push_back(Output::ToRank { session, rank, incarnation, control });
+            return;
+        }
+        self.ctx(now).tell(rank, Control::ControllerBack);
+        for word in &state.words {
+            self.repeated(rank, word.clone(), now);
+        }
+        let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+        match &mut self.phase {
+            Phase::Forming(forming) => forming.lists.forget(rank),
+            Phase::Running(running) => running.reattached(&mut ctx, &state),
+            Phase::Finishing(finishing) => finishing.reattached(&mut ctx, rank),
+            Phase::Ended => {}
+        }
+    }
+
+    /// It is what it was. False where its life is over.
+    fn reattach(&mut self, rank: Rank, now: Time) -> bool {
+        let Some(member) = self.members.get_mut(rank) else { return false };
+        if let State::Detached { was, .. } = &mut member.state {
+            member.state = std::mem::replace(was, State::Starting);
+        }
+        member.seen = member.seen.map(|_| now);
+        if let State::Active(Work::Training { pace, .. }) = &mut member.state {
+            pace.stepped(now);
+        }
+        !member.is_gone()
+    }
+
+    /// What a rank said around the loss. Most of it was heard; the rest is heard now. Of a round that was open when the link
+    /// broke nothing counts any more.
+    fn repeated(&mut self, rank: Rank, word: Report, now: Time) {
+        let state = self.members.get(rank).map(|member| &member.state);
+        let counts = match (&word, state) {
+            (Report::WindowReport(report), Some(State::Active(Work::Training { window, .. }))) => {
+                *window == report.window
+            }
+            (Report::WindowReport(_) | Report::SnapshotReady { .. } | Report::SyncAck(_), _) => false,
+            _ => true,
+        };
+        if counts {
+            self.rank_report(rank, word, now);
+        }
+    }
+}
+
+impl Running {
+    /// A rank's link is gone.
+    fn cut(&mut self, ctx: &mut Context<'_>, rank: Rank) {
+        let in_round = matches!(&self.cycle, Cycle::Round(open) if open.parts.contains_key(&rank));
+        if in_round {
+            self.out_of_round(rank, Out::Cut);
+            self.outdate(ctx, rank);
+        }
+    }
+
+    /// What a detached rank holds is not the consensus any more: it takes the next one before it trains again.
+    fn outdate(&mut self, ctx: &mut Context<'_>, rank: Rank) {
+        let Some(member) = ctx.members.get_mut(rank) else { return };
+        let State::Detached { was, .. } = &mut member.state else { return };
+        if matches!(**was, State::Active(_)) {
+            **was = State::Syncing;
+            self.scheduler.leave(id::slot(rank));
+            self.ledger.release(rank, false);
+        }
+    }
+
+    /// A version was committed without those that are detached.
+    pub(crate) fn outdate_detached(&mut self, ctx: &mut Context<'_>) {
+        let detached = ctx.members.living().filter(|member| matches!(member.state, State::Detached { .. }));
+        for rank in detached.map(|member| member.rank).collect::<Vec<Rank>>() {
+            self.outdate(ctx, rank);
+        }
+    }
+
+    /// Tells a rank that is back what it has missed.
+    fn reattached(&mut self, ctx: &mut Context<'_>, state: &RankState) {
+        let rank = state.rank;
+        let Some(member) = ctx.members.get(rank) else { return };
+        let (is_in_run, now_in) = (member.state.is_in_run(), member.state.clone());
+        if is_in_run && !state.admitted {
+            let config = run_config(ctx, &self.agreed, (rank, ctx.members.world().present));
+            ctx.tell(rank, Control::Admitted(Box::new(config)));
+        }
+        if let Some(round) = state.round.filter(|_| !state.round_done) {
+            let is_open = matches!(&self.cycle, Cycle::Round(open) if open.id == round);
+            let (outcome, next) = match self.last_done {
+                Some((last, outcome, next)) if last == round => (outcome, next),
+                // Whatever it came to, the rank has missed more since.
+                _ => (RoundOutcome::Nothing, Next::Window),
+            };
+            if !is_open {
+                ctx.tell(rank, Control::RoundDone { round, outcome, next });
+            }
+        }
+        match now_in {
+            State::Active(Work::Training { window, .. }) if state.window != Some(window) => {
+                if let Some(plan) = self.orders.get(&rank).cloned() {
+                    ctx.tell(rank, Control::Window(plan));
+                }
+            }
+            State::Leaving { finished: false } => ctx.tell(rank, Control::Shutdown),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A wire between a host and its controller that a test can cut.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// Passes bytes both ways between whoever connects and one address.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Proxy {
+    pub(crate) fn to(address: &str) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let own = listener.local_addr().expect("has an address");
+        let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let (target, kept) = (address.to_owned(), Arc::clone(&streams));
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                let Ok(near) = near else { return };
+                let Ok(far) = TcpStream::connect(&target) else { continue };
+                let clone = |stream: &TcpStream| stream.try_clone().expect("can be cloned");
+                kept.lock().expect("no panic").extend([clone(&near), clone(&far)]);
+                let (near_in, far_in) = (clone(&near), clone(&far));
+                thread::spawn(move || pass(near_in, far));
+                thread::spawn(move || pass(far_in, near));
+            }
+        });
+        Proxy { address: own, streams }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Cuts every connection there is; new ones pass.
+    pub(crate) fn cut(&self) {
+        for stream in self.streams.lock().expect("no panic").drain(..) {
+            // It may be closed already.
+            stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    let mut bytes = [0; 16 << 10];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    to.shutdown(Shutdown::Both).ok();
+}
