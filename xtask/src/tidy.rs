@@ -8,6 +8,7 @@ mod bans;
 mod crates;
 mod layout;
 mod links;
+mod proof;
 mod tree;
 mod words;
 
@@ -55,7 +56,7 @@ impl fmt::Display for Violation {
 }
 
 /// All checks.
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 13] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 14] = [
     arrows::check,
     bans::check_clippy,
     bans::check_lock,
@@ -67,6 +68,7 @@ const CHECKS: [fn(&Tree) -> Vec<Violation>; 13] = [
     layout::check_sizes,
     layout::check_top_level,
     links::check,
+    proof::check,
     words::check_tests,
     words::check_words,
 ];
