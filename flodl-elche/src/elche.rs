@@ -109,11 +109,31 @@ impl Elche {
         times.extend(times_of(known));
     }
 
+    /// What is known of all members.
+    fn know_all(&self) -> Vec<Known> {
+        let mut known = Vec::new();
+        self.roster.know(self.roster.members.keys().copied(), &[], &mut known, &mut Vec::new());
+        known
+    }
+
     /// Looks at the members' speeds and elects the slowest.
     fn elect(&mut self) {
         self.list_times();
         let elected = self.election.update(&self.scratch.times, self.growth.calibrations());
         self.changes.extend(elected);
+    }
+
+    /// Holds the election that somebody's coming or going called for.
+    fn settle_election(&mut self) {
+        if !self.election.is_called() {
+            return;
+        }
+        if !self.roster.is_unmeasured() {
+            return self.elect();
+        }
+        self.list_times();
+        let pinned = self.election.pin(&self.scratch.times);
+        self.changes.extend(pinned);
     }
 
     /// The batch time the anchor counts among `members`, after clamping the others' distance from it.
@@ -215,10 +235,8 @@ impl Cadence for Elche {
         }
         let hint = self.roster.hints.get(&slot).copied();
         self.changes.push(Change::Joined { slot, hint });
-        if self.roster.is_expected(slot) && self.roster.is_unmeasured() {
-            self.list_times();
-            let pinned = self.election.pin(&self.scratch.times);
-            self.changes.extend(pinned);
+        if self.growth.calibrations() == 0 && self.roster.is_expected(slot) {
+            self.election.call();
         }
     }
 
@@ -234,9 +252,6 @@ impl Cadence for Elche {
         }
         self.changes.push(Change::Left { slot });
         self.election.leave(slot);
-        if self.election.current().is_none() {
-            self.elect();
-        }
     }
 
     fn observe(&mut self, slot: Slot, sample: WindowSample) {
@@ -246,6 +261,7 @@ impl Cadence for Elche {
         if sample.batches > 0 && self.open == Open::Planned {
             self.open = Open::Moved;
         }
+        self.settle_election();
         let Some(speed) = self.roster.members.get_mut(&slot) else {
             self.changes.push(Change::SampleRejected { slot, why: Rejected::NotAMember });
             return;
@@ -265,6 +281,7 @@ impl Cadence for Elche {
 
     fn round_done_into(&mut self, outcome: &RoundFeedback, changes: &mut Vec<Change>) {
         self.open = Open::No;
+        self.settle_election();
         if self.roster.members.values().any(Speed::is_fresh) {
             self.growth.calibrated();
             self.elect();
@@ -287,6 +304,7 @@ impl Cadence for Elche {
 
     fn plan_into(&mut self, demand: &Demand<'_>, plan: &mut Plan) {
         self.note_replan();
+        self.settle_election();
         let left = batches_in(demand.remaining, self.settings.batch_size);
         let mut scratch = std::mem::take(&mut self.scratch);
         plan.tail = if left == 0 || demand.live.is_empty() {
@@ -324,13 +342,15 @@ impl Cadence for Elche {
     }
 
     fn fastest(&self) -> Option<Slot> {
-        let mut known = Vec::new();
-        self.roster.know(self.roster.members.keys().copied(), &[], &mut known, &mut Vec::new());
-        times_of(&known).reduce(|best, next| if next.1 < best.1 { next } else { best }).map(|(slot, _)| slot)
+        times_of(&self.know_all()).reduce(|best, next| if next.1 < best.1 { next } else { best }).map(|(slot, _)| slot)
     }
 
     fn slowest(&self) -> Option<Slot> {
-        self.election.current()
+        match self.election.current() {
+            Some(elected) if !self.election.is_called() || !self.roster.is_unmeasured() => Some(elected),
+            _ if self.election.is_called() => election::slowest(times_of(&self.know_all())).map(|(slot, _)| slot),
+            elected => elected,
+        }
     }
 
     fn weights(&self, live: &[Slot]) -> Vec<(Slot, f64)> {
@@ -343,7 +363,7 @@ impl Cadence for Elche {
 
     fn state(&self) -> State {
         let remembered = &self.roster.remembered;
-        State::of((&self.growth, self.lead.limit()), self.election.current().or(remembered.elected), &self.arbiter)
+        State::of((&self.growth, self.lead.limit()), self.slowest().or(remembered.elected), &self.arbiter)
             .with_members(remembered.speeds.iter().chain(&self.roster.members))
     }
 }

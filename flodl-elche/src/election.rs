@@ -14,6 +14,9 @@ const SETTLED_FROM: u32 = 5;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Election {
     current: Option<Slot>,
+    /// Somebody came or went over whom it must be held again. Thousands come and go at once, so it waits until its outcome
+    /// matters.
+    called: bool,
 }
 
 impl Election {
@@ -28,6 +31,7 @@ impl Election {
 
     /// Elects the slowest by hints, as long as nothing is measured.
     pub(crate) fn pin(&mut self, times: &[(Slot, f64)]) -> Option<Change> {
+        self.called = false;
         let (slowest, _) = slowest(times.iter().copied())?;
         (self.current != Some(slowest)).then(|| self.elect(slowest, times, ElectedWhy::Hint))
     }
@@ -37,10 +41,22 @@ impl Election {
         if self.current == Some(slot) {
             self.current = None;
         }
+        self.called |= self.current.is_none();
+    }
+
+    /// It is to be held again.
+    pub(crate) fn call(&mut self) {
+        self.called = true;
+    }
+
+    /// Whether it is to be held again.
+    pub(crate) fn is_called(&self) -> bool {
+        self.called
     }
 
     /// Looks at the batch times of those that have an estimate, ascending by slot.
     pub(crate) fn update(&mut self, times: &[(Slot, f64)], calibrations: u32) -> Option<Change> {
+        self.called = false;
         let (slowest, longest) = slowest(times.iter().copied())?;
         let Some(current) = self.current else {
             let why = if calibrations <= 1 { ElectedWhy::First } else { ElectedWhy::Departed };

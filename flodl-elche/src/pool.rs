@@ -12,7 +12,8 @@
 //! and *committed* when the round commits. A holder's death gives back what is out or trained; what is in a round
 //! waits for the round's outcome, because it may have been averaged already.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -71,11 +72,33 @@ struct Holding {
     trained: SpanSet,
 }
 
-/// Positions that can be leased and are not reserved for a slot.
+/// Positions that can be leased.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Free {
     returned: SpanSet,
     unreserved: SpanSet,
+    /// What is reserved for slots, in all.
+    reserved: u64,
+    /// The slots that have something reserved, by how much; of equals the lowest is last.
+    largest: BTreeSet<(u64, Reverse<Slot>)>,
+}
+
+impl Free {
+    /// A slot's reservation is about to change, or to go.
+    fn unindex(&mut self, slot: Slot, holding: &Holding) {
+        let total = holding.reserved.total();
+        self.reserved -= total;
+        self.largest.remove(&(total, Reverse(slot)));
+    }
+
+    /// A slot's reservation has changed.
+    fn index(&mut self, slot: Slot, holding: &Holding) {
+        let total = holding.reserved.total();
+        self.reserved += total;
+        if total > 0 {
+            self.largest.insert((total, Reverse(slot)));
+        }
+    }
 }
 
 /// Positions that will not be leased again, and the count of trainings done twice.
@@ -120,7 +143,7 @@ impl Pool {
         Self {
             len: epoch_len,
             batch_size: u64::from(batch_size.max(1)),
-            free: Free { returned: SpanSet::default(), unreserved: SpanSet::full(epoch_len) },
+            free: Free { unreserved: SpanSet::full(epoch_len), ..Free::default() },
             holdings: BTreeMap::new(),
             in_round: BTreeMap::new(),
             done: Done::default(),
@@ -154,7 +177,8 @@ impl Pool {
     /// slot that gets something takes the rest.
     pub fn reserve(&mut self, weights: &[(Slot, f64)]) {
         let mut free = std::mem::take(&mut self.free.unreserved);
-        for holding in self.holdings.values_mut() {
+        for (&slot, holding) in &mut self.holdings {
+            self.free.unindex(slot, holding);
             free.insert_all(&holding.reserved.drain());
         }
         let mut weights = weights.to_vec();
@@ -166,7 +190,9 @@ impl Pool {
         let batches = free.total().div_ceil(self.batch_size);
         for (&(slot, _), share) in weights.iter().zip(largest_remainder(batches, &filled)) {
             let spans = free.take_front(share.saturating_mul(self.batch_size));
-            self.holdings.entry(slot).or_default().reserved.insert_all(&spans);
+            let holding = self.holdings.entry(slot).or_default();
+            holding.reserved.insert_all(&spans);
+            self.free.index(slot, holding);
         }
         self.free.unreserved = free;
     }
@@ -195,26 +221,27 @@ impl Pool {
     }
 
     fn collect(&mut self, slot: Slot, samples: u64, lease: &mut Vec<Span>) {
+        let Self { free, holdings, .. } = self;
         let mut left = samples;
-        let mut take = |set: &mut SpanSet, from_back: bool| {
-            let spans = if from_back { set.take_back(left) } else { set.take_front(left) };
+        let mut took = |spans: Vec<Span>| {
             left -= spans.iter().map(Span::len).sum::<u64>();
             append(lease, spans);
             left
         };
-        take(&mut self.free.returned, false);
-        if let Some(own) = self.holdings.get_mut(&slot) {
-            take(&mut own.reserved, false);
+        let mut left = took(free.returned.take_front(samples));
+        if let Some(own) = holdings.get_mut(&slot) {
+            free.unindex(slot, own);
+            left = took(own.reserved.take_front(left));
+            free.index(slot, own);
         }
-        let mut left = take(&mut self.free.unreserved, false);
-        while left > 0 {
-            let largest = self
-                .holdings
-                .iter_mut()
-                .filter(|(_, holding)| !holding.reserved.is_empty())
-                .max_by_key(|(slot, holding)| (holding.reserved.total(), std::cmp::Reverse(**slot)));
-            let Some((_, holding)) = largest else { break };
-            left = take(&mut holding.reserved, true);
+        left = took(free.unreserved.take_front(left));
+        while left > 0
+            && let Some(&(_, Reverse(other))) = free.largest.last()
+            && let Some(holding) = holdings.get_mut(&other)
+        {
+            free.unindex(other, holding);
+            left = took(holding.reserved.take_back(left));
+            free.index(other, holding);
         }
     }
 
@@ -274,11 +301,11 @@ impl Pool {
     pub fn enter_round(&mut self, slot: Slot, round: u64) -> Vec<Span> {
         let trained = self.holdings.get_mut(&slot).map(|holding| holding.trained.drain()).unwrap_or_default();
         if trained.is_empty() {
-            return self.in_round.get(&(round, slot)).map(|set| set.spans().to_vec()).unwrap_or_default();
+            return self.in_round.get(&(round, slot)).map(|set| set.spans().collect()).unwrap_or_default();
         }
         let entered = self.in_round.entry((round, slot)).or_default();
         entered.insert_all(&trained);
-        entered.spans().to_vec()
+        entered.spans().collect()
     }
 
     /// Ends `round` for what `slot` had in it, and returns that.
@@ -320,8 +347,9 @@ impl Pool {
 
     fn evict(&mut self, slot: Slot) -> Vec<Span> {
         let Some(mut holding) = self.holdings.remove(&slot) else { return Vec::new() };
-        self.free.unreserved.insert_all(holding.reserved.spans());
-        holding.out.insert_all(holding.trained.spans());
+        self.free.unindex(slot, &holding);
+        self.free.unreserved.insert_all(&holding.reserved.drain());
+        holding.out.insert_all(&holding.trained.drain());
         holding.out.drain()
     }
 
@@ -342,8 +370,7 @@ impl Pool {
 
     /// Samples that can be leased now.
     pub fn available(&self) -> u64 {
-        let reserved: u64 = self.holdings.values().map(|holding| holding.reserved.total()).sum();
-        self.free.returned.total() + self.free.unreserved.total() + reserved
+        self.free.returned.total() + self.free.unreserved.total() + self.free.reserved
     }
 
     /// Samples out at `slot`: leased, and neither reported as trained nor given back.
@@ -358,8 +385,8 @@ impl Pool {
 
     /// Samples leased and not settled: out, trained or in a round.
     pub fn outstanding(&self) -> u64 {
-        let held: u64 = self.holdings.values().map(|holding| holding.out.total() + holding.trained.total()).sum();
-        held + self.in_round.values().map(SpanSet::total).sum::<u64>()
+        // Every position is in exactly one state.
+        self.len - self.available() - self.committed() - self.quarantined()
     }
 
     /// Whether every sample is committed or quarantined.
@@ -384,12 +411,12 @@ impl Pool {
 
     /// The ranges set aside for good, ascending.
     pub fn quarantine(&self) -> Vec<Span> {
-        self.done.quarantined.spans().to_vec()
+        self.done.quarantined.spans().collect()
     }
 
     /// The committed ranges, ascending: what [`from_coverage`](Self::from_coverage) resumes from.
     pub fn coverage(&self) -> Vec<Span> {
-        self.done.committed.spans().to_vec()
+        self.done.committed.spans().collect()
     }
 }
 

@@ -1,13 +1,18 @@
 //! A set of positions kept as sorted, disjoint, non-touching spans.
 //!
 //! All of the pool's accounting is unions and differences of these sets, so the invariant lives in one place: spans
-//! ascend, none is empty, none touches the next, and `total` is the sum of their lengths.
+//! ascend, none is empty, none touches the next, and `total` is the sum of their lengths. What an operation costs grows
+//! with the spans it touches and the logarithm of how many there are: after a window with thousands of members thousands of
+//! spans lie about.
+
+use std::collections::BTreeMap;
 
 use crate::span::{Span, push_joined};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpanSet {
-    spans: Vec<Span>,
+    /// Each span's end by its start.
+    ends: BTreeMap<u64, u64>,
     total: u64,
 }
 
@@ -24,29 +29,33 @@ impl SpanSet {
         self.total
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.spans.is_empty()
+    /// Its spans, ascending.
+    pub(crate) fn spans(&self) -> impl DoubleEndedIterator<Item = Span> {
+        self.ends.iter().map(|(&start, &end)| Span::new(start, end))
     }
 
-    pub(crate) fn spans(&self) -> &[Span] {
-        &self.spans
+    /// The span that holds position `at`, or the last one that begins before it.
+    fn up_to(&self, at: u64) -> Option<Span> {
+        self.ends.range(..=at).next_back().map(|(&start, &end)| Span::new(start, end))
     }
 
     /// Whether every position of `span` is in the set (true for an empty span).
     pub(crate) fn contains(&self, span: Span) -> bool {
-        if span.is_empty() {
-            return true;
-        }
-        let at = self.spans.partition_point(|s| s.end <= span.start);
-        self.spans.get(at).is_some_and(|s| s.start <= span.start && span.end <= s.end)
+        span.is_empty() || self.up_to(span.start).is_some_and(|held| span.end <= held.end)
     }
 
     /// The part of `span` that is in the set and comes first, empty where there is none.
     pub(crate) fn first_common(&self, span: Span) -> Span {
-        let at = self.spans.partition_point(|s| s.end <= span.start);
-        match self.spans.get(at) {
-            Some(s) if s.start < span.end => Span::new(s.start.max(span.start), s.end.min(span.end)),
-            _ => Span::new(span.start, span.start),
+        let nothing = Span::new(span.start, span.start);
+        if span.is_empty() {
+            return nothing;
+        }
+        match self.up_to(span.start).filter(|held| held.end > span.start) {
+            Some(held) => Span::new(span.start, held.end.min(span.end)),
+            None => match self.ends.range(span.start..span.end).next() {
+                Some((&start, &end)) => Span::new(start, end.min(span.end)),
+                None => nothing,
+            },
         }
     }
 
@@ -55,15 +64,15 @@ impl SpanSet {
         if span.is_empty() {
             return;
         }
-        let from = self.spans.partition_point(|s| s.end < span.start);
-        let to = self.spans.partition_point(|s| s.start <= span.end);
         let mut merged = span;
-        for old in self.spans.splice(from..to, std::iter::empty()) {
-            merged = Span::new(merged.start.min(old.start), merged.end.max(old.end));
-            self.total -= old.len();
+        // Whatever overlaps or touches begins at most at the new span's end, and the later ones end later.
+        while let Some(held) = self.up_to(merged.end).filter(|held| held.end >= merged.start) {
+            self.ends.remove(&held.start);
+            self.total -= held.len();
+            merged = Span::new(merged.start.min(held.start), merged.end.max(held.end));
         }
         self.total += merged.len();
-        self.spans.insert(from, merged);
+        self.ends.insert(merged.start, merged.end);
     }
 
     /// Takes the positions of `span` out of the set; those that are not there are ignored.
@@ -71,34 +80,33 @@ impl SpanSet {
         if span.is_empty() {
             return;
         }
-        let from = self.spans.partition_point(|s| s.end <= span.start);
-        let to = self.spans.partition_point(|s| s.start < span.end);
-        let mut kept = Vec::with_capacity(2);
-        for old in &self.spans[from..to.max(from)] {
-            self.total -= old.len();
-            for part in [Span::new(old.start, span.start.max(old.start)), Span::new(span.end.min(old.end), old.end)] {
-                if !part.is_empty() {
-                    self.total += part.len();
-                    kept.push(part);
-                }
+        while let Some(held) = self.up_to(span.end - 1).filter(|held| held.end > span.start) {
+            self.ends.remove(&held.start);
+            self.total -= held.len();
+            let before = Span::new(held.start, span.start.max(held.start));
+            let after = Span::new(span.end.min(held.end), held.end);
+            for part in [before, after].into_iter().filter(|part| !part.is_empty()) {
+                self.total += part.len();
+                self.ends.insert(part.start, part.end);
             }
         }
-        self.spans.splice(from..to.max(from), kept);
     }
 
     /// Takes the first `samples` positions, or all there are.
     pub(crate) fn take_front(&mut self, samples: u64) -> Vec<Span> {
         let mut taken = Vec::new();
         let mut left = samples.min(self.total);
-        for span in &self.spans {
-            if left == 0 {
-                break;
+        while left > 0
+            && let Some((start, end)) = self.ends.pop_first()
+        {
+            let part = Span::new(start, start + (end - start).min(left));
+            if part.end < end {
+                self.ends.insert(part.end, end);
             }
-            let part = Span::new(span.start, span.start + span.len().min(left));
             left -= part.len();
+            self.total -= part.len();
             taken.push(part);
         }
-        self.remove_all(&taken);
         taken
     }
 
@@ -106,15 +114,17 @@ impl SpanSet {
     pub(crate) fn take_back(&mut self, samples: u64) -> Vec<Span> {
         let mut taken = Vec::new();
         let mut left = samples.min(self.total);
-        for span in self.spans.iter().rev() {
-            if left == 0 {
-                break;
+        while left > 0
+            && let Some((start, end)) = self.ends.pop_last()
+        {
+            let part = Span::new(end - (end - start).min(left), end);
+            if part.start > start {
+                self.ends.insert(start, part.start);
             }
-            let part = Span::new(span.end - span.len().min(left), span.end);
             left -= part.len();
+            self.total -= part.len();
             taken.push(part);
         }
-        self.remove_all(&taken);
         taken.reverse();
         taken
     }
@@ -122,19 +132,13 @@ impl SpanSet {
     /// Empties the set and returns what was in it, ascending.
     pub(crate) fn drain(&mut self) -> Vec<Span> {
         self.total = 0;
-        std::mem::take(&mut self.spans)
+        std::mem::take(&mut self.ends).into_iter().map(|(start, end)| Span::new(start, end)).collect()
     }
 
     /// Adds every span of the list.
     pub(crate) fn insert_all(&mut self, spans: &[Span]) {
         for &span in spans {
             self.insert(span);
-        }
-    }
-
-    fn remove_all(&mut self, spans: &[Span]) {
-        for &span in spans {
-            self.remove(span);
         }
     }
 }
@@ -152,7 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn positions(set: &SpanSet) -> Vec<u64> {
-        set.spans.iter().flat_map(Span::positions).collect()
+        set.spans().flat_map(|span| span.positions()).collect()
     }
 
     #[test]
@@ -161,9 +165,9 @@ mod tests {
         set.insert_all(&[Span::new(0, 4), Span::new(10, 14)]);
         assert_eq!(set.take_front(5), [Span::new(0, 4), Span::new(10, 11)]);
         assert_eq!(set.take_back(2), [Span::new(12, 14)]);
-        assert_eq!(set.spans(), [Span::new(11, 12)]);
+        assert_eq!(set.spans().collect::<Vec<_>>(), [Span::new(11, 12)]);
         assert_eq!(set.take_back(9), [Span::new(11, 12)]);
-        assert!(set.is_empty());
+        assert_eq!((set.total(), set.spans().count()), (0, 0));
     }
 
     proptest! {
@@ -178,7 +182,7 @@ mod tests {
                 let expected: Vec<u64> = (0..40).filter(|&p| bitmap[p as usize]).collect();
                 prop_assert_eq!(set.total(), expected.len() as u64);
                 prop_assert_eq!(positions(&set), expected);
-                for pair in set.spans.windows(2) {
+                for pair in set.spans().collect::<Vec<_>>().windows(2) {
                     prop_assert!(pair[0].end < pair[1].start);
                 }
                 prop_assert_eq!(set.contains(span), span.positions().all(|p| bitmap[p as usize]));
