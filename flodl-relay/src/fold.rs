@@ -7,7 +7,7 @@
 use crate::id::{absence, absent_why, contributor, layout, mass, rank as rank_of};
 use bytes::Bytes;
 use core::time::Duration;
-use flodl_cpureduce::{Absence, Contributor, Fold, Folded, Layout, LayoutError, MassError, Reject};
+use flodl_cpureduce::{Absence, Fold, Folded, Layout, LayoutError, MassError, Reject};
 use flodl_wire::message::Data;
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
@@ -156,32 +156,17 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Takes whom a fold waits for, and gives whom to report now.
-    pub(crate) fn due(
-        &mut self,
-        waiting: Vec<(Contributor, u32)>,
-        patience: Duration,
-        now: Time,
-    ) -> Vec<(Contributor, u32)> {
-        let Some(&(_, chunk)) = waiting.first() else {
-            self.pending = None;
-            return Vec::new();
-        };
-        let next = now.plus(patience / 4);
-        match self.pending {
-            Some((pending, at)) if pending == chunk && at > now => Vec::new(),
-            Some((pending, _)) if pending == chunk => {
-                self.pending = Some((chunk, next));
-                waiting
-            }
-            _ => {
-                self.pending = Some((chunk, next));
-                Vec::new()
-            }
+    /// Takes the chunk that a fold waits for; whether whom it waits for is to be reported now.
+    pub(crate) fn is_due(&mut self, waits_at: Option<u32>, patience: Duration, now: Time) -> bool {
+        let known = self.pending.filter(|&(pending, _)| Some(pending) == waits_at);
+        let is_due = known.is_some_and(|(_, at)| at <= now);
+        if known.is_none() || is_due {
+            self.pending = waits_at.map(|chunk| (chunk, now.plus(patience / 4)));
         }
+        is_due
     }
 
-    /// When [`Waits::due`] has to be asked again.
+    /// When [`Waits::is_due`] has to be asked again.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.pending.map(|(_, at)| at)
     }
@@ -286,8 +271,14 @@ impl HostFold {
             self.out.extend(open.upward(event).map(Output::Up));
         }
         let round = open.round;
-        let due = open.waits.due(open.fold.waiting(), self.patience, now);
-        self.out.extend(due.into_iter().map(|(who, chunk)| Output::Waiting { round, rank: rank_of(who), chunk }));
+        if !open.waits.is_due(open.fold.waiting_at(), self.patience, now) {
+            return;
+        }
+        self.out.extend(open.fold.waiting().into_iter().map(|(who, chunk)| Output::Waiting {
+            round,
+            rank: rank_of(who),
+            chunk,
+        }));
     }
 }
 

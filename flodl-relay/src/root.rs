@@ -118,11 +118,19 @@ struct OpenRound {
     fold: Fold,
     record: Record,
     ranks: BTreeMap<Rank, Life>,
-    /// Each relay's contributor, which is its lowest rank in the round.
-    sessions: BTreeMap<SessionId, Contributor>,
+    sessions: BTreeMap<SessionId, Link>,
     /// Parameter chunks that are results of this fold.
     parameters_folded: u32,
     waits: Waits,
+}
+
+/// A relay of the round.
+#[derive(Copy, Clone, Debug)]
+struct Link {
+    /// Its lowest rank in the round.
+    who: Contributor,
+    /// Its ranks of which something is expected.
+    left: u32,
 }
 
 /// A rank of the round.
@@ -174,7 +182,7 @@ impl Root {
     /// Whether data of that relay should be read now. One that is far ahead of the others only fills memory.
     #[must_use]
     pub fn wants(&self, session: SessionId) -> bool {
-        let ahead = |open: &OpenRound| open.sessions.get(&session).is_some_and(|&who| open.fold.is_ahead(who));
+        let ahead = |open: &OpenRound| open.sessions.get(&session).is_some_and(|link| open.fold.is_ahead(link.who));
         !self.open.as_ref().is_some_and(ahead)
     }
 
@@ -211,19 +219,20 @@ impl Root {
             self.out.push_back(Output::Refused(Refusal::NoLayout(round)));
             return;
         };
-        let mut sessions: BTreeMap<SessionId, Contributor> = BTreeMap::new();
+        let mut sessions: BTreeMap<SessionId, Link> = BTreeMap::new();
         for entry in roster {
-            let lowest = sessions.entry(entry.session).or_insert(contributor(entry.rank));
-            *lowest = (*lowest).min(contributor(entry.rank));
+            let who = contributor(entry.rank);
+            let link = sessions.entry(entry.session).or_insert(Link { who, left: 0 });
+            *link = Link { who: link.who.min(who), left: link.left + 1 };
         }
         let mut record = Record::new();
         let mut ranks = BTreeMap::new();
         for &RosterEntry { rank, incarnation, session, .. } in roster {
-            record.enter(contributor(rank), sessions[&session]);
+            record.enter(contributor(rank), sessions[&session].who);
             ranks.insert(rank, Life { incarnation, session, out: false });
         }
         // A rank is in one session only, so a set of them is strictly ascending, which is all that a fold asks for.
-        let contributors: BTreeSet<Contributor> = sessions.values().copied().collect();
+        let contributors: BTreeSet<Contributor> = sessions.values().map(|link| link.who).collect();
         let Ok(fold) = Fold::new(round.0, *consensus.layout(), contributors.into_iter().collect()) else { return };
         consensus.begin(round.0);
         let version = consensus.version().map_or(Version(0), |version| Version(version).next());
@@ -255,10 +264,10 @@ impl Root {
     /// A dead rank's relay says in which chunks it is; a relay whose ranks are all dead says nothing any more.
     fn dead(&mut self, rank: Rank, incarnation: Incarnation) {
         let Some(open) = &mut self.open else { return };
-        let Some(life) = open.ranks.get_mut(&rank).filter(|life| life.incarnation == incarnation) else { return };
-        life.out = true;
+        let Some(life) = open.ranks.get(&rank).filter(|life| life.incarnation == incarnation) else { return };
         let session = life.session;
-        if open.ranks.values().all(|life| life.session != session || life.out) {
+        open.leave(rank);
+        if open.sessions.get(&session).is_some_and(|link| link.left == 0) {
             open.lose(session, Absence::Dead);
         }
     }
@@ -269,7 +278,8 @@ impl Root {
             Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
         };
         let open = self.open.as_mut().filter(|open| open.round == round);
-        let Some((open, who)) = open.and_then(|open| open.sessions.get(&session).copied().map(|who| (open, who)))
+        let Some((open, who)) =
+            open.and_then(|open| open.sessions.get(&session).map(|link| link.who).map(|who| (open, who)))
         else {
             self.strays += 1;
             return;
@@ -301,8 +311,10 @@ impl Root {
             }
         }
         // Also where nobody has answered yet: whether snapshots are taken, so that chunks are due, the coordinator knows.
-        let missing = open.fold.missing().collect();
-        for (who, chunk) in open.waits.due(missing, self.patience, now) {
+        if !open.waits.is_due(open.fold.missing_at(), self.patience, now) {
+            return;
+        }
+        for (who, chunk) in open.fold.missing() {
             let rank = open.awaited(who);
             self.out.push_back(Output::Waiting { round: open.round, rank, chunk });
         }
@@ -319,9 +331,11 @@ impl OpenRound {
             }
             Data::Absent { from_chunk, why, .. } => self.fold.absent(who, from_chunk, absence(why))?,
             Data::Dropped { rank, incarnation, from_chunk, why, .. } => {
-                let own = |life: &&mut Life| life.session == session && life.incarnation == incarnation;
-                let Some(life) = self.ranks.get_mut(&rank).filter(own) else { return Ok(false) };
-                life.out = true;
+                let own = |life: &Life| life.session == session && life.incarnation == incarnation;
+                if !self.ranks.get(&rank).is_some_and(own) {
+                    return Ok(false);
+                }
+                self.leave(rank);
                 self.record.dropped(contributor(rank), from_chunk, absence(why));
             }
             Data::Consensus(_) => return Err(DataBreach::Kind { kind: "a result" }),
@@ -329,10 +343,20 @@ impl OpenRound {
         Ok(true)
     }
 
+    /// Nothing more is expected of a rank.
+    fn leave(&mut self, rank: Rank) {
+        if let Some(life) = self.ranks.get_mut(&rank).filter(|life| !life.out) {
+            life.out = true;
+            if let Some(link) = self.sessions.get_mut(&life.session) {
+                link.left -= 1;
+            }
+        }
+    }
+
     /// The round goes on without that relay.
     fn lose(&mut self, session: SessionId, why: Absence) {
-        if let Some(&who) = self.sessions.get(&session) {
-            self.fold.drop_contributor(who, why);
+        if let Some(link) = self.sessions.get(&session) {
+            self.fold.drop_contributor(link.who, why);
         }
     }
 
@@ -375,8 +399,10 @@ impl OpenRound {
 
     /// The rank to name when a relay is waited for.
     fn awaited(&self, who: Contributor) -> Rank {
-        let of_relay = |life: &Life| self.sessions.get(&life.session) == Some(&who) && !life.out;
-        self.ranks.iter().find(|(_, life)| of_relay(life)).map_or(rank_of(who), |(&rank, _)| rank)
+        let session = self.ranks.get(&rank_of(who)).map(|life| life.session);
+        let of_relay = |life: &Life| Some(life.session) == session && !life.out;
+        let mut ranks = self.ranks.range(rank_of(who)..);
+        ranks.find(|(_, life)| of_relay(life)).map_or(rank_of(who), |(&rank, _)| rank)
     }
 }
 

@@ -119,6 +119,8 @@ pub struct Fold {
     sources: Vec<Source>,
     /// The chunk that is folded next.
     next: u32,
+    /// How many have yet to deliver it: with thousands of contributors nobody counts them at each chunk that comes.
+    lacking: usize,
     /// Events of the chunk that was folded last.
     out: VecDeque<Folded>,
     done: bool,
@@ -161,7 +163,9 @@ impl Fold {
             .into_iter()
             .map(|id| Source { id, delivered: 0, queue: VecDeque::new(), missing: None })
             .collect();
-        Ok(Self { round, layout, sources, next: 0, out: VecDeque::new(), done: false })
+        let mut fold = Self { round, layout, sources, next: 0, lacking: 0, out: VecDeque::new(), done: false };
+        fold.lacking = fold.missing().count();
+        Ok(fold)
     }
 
     /// The round this fold is for.
@@ -189,6 +193,7 @@ impl Fold {
         if data.len() != spec.bytes as usize && !(mass.is_zero() && data.is_empty()) {
             return Err(Reject::Length { contributor: from, index, expected: spec.bytes, got: data.len() });
         }
+        let was_lacking = self.is_lacking(place);
         let source = &mut self.sources[place];
         // Tested on arrival, while the bytes are still in cache.
         if !mass.is_zero() && spec.section != Section::Integers && !kernel::all_finite(&data) {
@@ -197,6 +202,7 @@ impl Fold {
             source.queue.push_back((mass, data));
             source.delivered += 1;
         }
+        self.lacking -= usize::from(was_lacking);
         Ok(())
     }
 
@@ -206,7 +212,7 @@ impl Fold {
     /// [`Reject`] if it is already absent, has delivered everything, or names another chunk.
     pub fn absent(&mut self, from: Contributor, from_chunk: u32, why: Absence) -> Result<(), Reject> {
         let (place, _) = self.due(from, from_chunk)?;
-        self.sources[place].leave(why);
+        self.leave(place, why);
         Ok(())
     }
 
@@ -215,13 +221,20 @@ impl Fold {
     /// whose contribution is whole.
     pub fn drop_contributor(&mut self, from: Contributor, why: Absence) -> bool {
         let chunks = self.layout.chunks();
-        match self.place(from).map(|place| &mut self.sources[place]) {
-            Some(source) if source.missing.is_none() && source.delivered < chunks => {
-                source.leave(why);
-                true
-            }
-            _ => false,
-        }
+        let may_leave = |place: &usize| {
+            let source = &self.sources[*place];
+            source.missing.is_none() && source.delivered < chunks
+        };
+        let place = self.place(from).filter(may_leave);
+        place.is_some_and(|place| {
+            self.leave(place, why);
+            true
+        })
+    }
+
+    fn leave(&mut self, place: usize, why: Absence) {
+        self.lacking -= usize::from(self.is_lacking(place));
+        self.sources[place].leave(why);
     }
 
     /// The next event, or `None` until there is more input.
@@ -235,7 +248,7 @@ impl Fold {
                 self.done = true;
                 return first.then_some(Folded::Done);
             };
-            if self.missing().next().is_some() {
+            if self.lacking > 0 {
                 return None;
             }
             self.fold(spec);
@@ -249,16 +262,33 @@ impl Fold {
     /// [`Fold::missing`] names them then.
     #[must_use]
     pub fn waiting(&self) -> Vec<(Contributor, u32)> {
-        let missing: Vec<_> = self.missing().collect();
-        let all = self.sources.len();
-        if missing.len() < all || all == 1 { missing } else { Vec::new() }
+        self.waiting_at().map_or_else(Vec::new, |_| self.missing().collect())
     }
 
     /// Everyone whose next chunk the fold needs to go on, whether or not others have delivered theirs.
     pub fn missing(&self) -> impl Iterator<Item = (Contributor, u32)> + '_ {
-        let undelivered = |source: &&Source| self.contributes(source) && source.queue.is_empty();
         let next = self.next;
-        self.sources.iter().filter(undelivered).map(move |source| (source.id, next))
+        let lacking = (0..self.sources.len()).filter(|&place| self.is_lacking(place));
+        lacking.map(move |place| (self.sources[place].id, next))
+    }
+
+    /// The chunk that [`Fold::missing`] names somebody for, if it names anybody.
+    #[must_use]
+    pub fn missing_at(&self) -> Option<u32> {
+        (self.lacking > 0).then_some(self.next)
+    }
+
+    /// The chunk that [`Fold::waiting`] names somebody for, if it names anybody.
+    #[must_use]
+    pub fn waiting_at(&self) -> Option<u32> {
+        let all = self.sources.len();
+        self.missing_at().filter(|_| self.lacking < all || all == 1)
+    }
+
+    /// Whether the next chunk lacks what a contributor has yet to deliver.
+    fn is_lacking(&self, place: usize) -> bool {
+        let source = &self.sources[place];
+        self.contributes(source) && source.queue.is_empty()
     }
 
     /// Whether [`Folded::Done`] is out.
@@ -349,6 +379,7 @@ impl Fold {
             _ => Folded::Empty { index },
         });
         self.next += 1;
+        self.lacking = self.missing().count();
     }
 }
 
