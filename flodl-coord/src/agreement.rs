@@ -1,5 +1,6 @@
 //! What ranks of one run have in common, and the lists of tensors behind it.
 
+use crate::agenda::Agenda;
 use crate::context::Context;
 use crate::members::State;
 use crate::{Breach, Fate};
@@ -51,12 +52,15 @@ pub(crate) struct Lists {
     known: BTreeMap<[u8; 32], Vec<TensorSpec>>,
     /// Those who were asked for theirs.
     asked: BTreeMap<Rank, Asked>,
+    /// Until when they are waited for.
+    agenda: Agenda<Rank>,
+    /// Counts what came and who was forgotten.
+    changes: u64,
 }
 
 /// A list of tensors on its way.
 #[derive(Clone, Debug)]
 struct Asked {
-    until: Time,
     tensors: Vec<TensorSpec>,
 }
 
@@ -72,7 +76,7 @@ pub(crate) struct ManifestPart {
 impl Lists {
     /// The lists of a run that has begun with this one.
     pub(crate) fn of(digest: [u8; 32], tensors: Vec<TensorSpec>) -> Lists {
-        Lists { known: BTreeMap::from([(digest, tensors)]), asked: BTreeMap::new() }
+        Lists { known: BTreeMap::from([(digest, tensors)]), ..Lists::default() }
     }
 
     pub(crate) fn get(&self, digest: &[u8; 32]) -> Vec<TensorSpec> {
@@ -86,7 +90,8 @@ impl Lists {
             return false;
         }
         if let Entry::Vacant(entry) = self.asked.entry(rank) {
-            entry.insert(Asked { until: ctx.now.plus(ctx.deadlines.silence), tensors: Vec::new() });
+            entry.insert(Asked { tensors: Vec::new() });
+            self.agenda.keep(rank, Some(ctx.now.plus(ctx.deadlines.silence)));
             ctx.tell(rank, Control::SendManifest);
         }
         true
@@ -94,7 +99,23 @@ impl Lists {
 
     /// A life is over: nothing is on its way from it any more.
     pub(crate) fn forget(&mut self, rank: Rank) {
-        self.asked.remove(&rank);
+        self.agenda.keep(rank, None);
+        self.changes += u64::from(self.asked.remove(&rank).is_some());
+    }
+
+    /// Whether a list is on its way from that rank.
+    pub(crate) fn is_asked(&self, rank: Rank) -> bool {
+        self.asked.contains_key(&rank)
+    }
+
+    /// Those from whom a list is on its way.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = Rank> {
+        self.asked.keys().copied()
+    }
+
+    /// A number that grows whenever a list has come or will not come any more.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// A part of a rank's list of tensors.
@@ -112,7 +133,9 @@ impl Lists {
         if part.saturating_add(1) < parts {
             return Ok(());
         }
-        let Some(Asked { tensors: list, .. }) = self.asked.remove(&rank) else { return Ok(()) };
+        let Some(Asked { tensors: list }) = self.asked.remove(&rank) else { return Ok(()) };
+        self.agenda.keep(rank, None);
+        self.changes += 1;
         let State::Joining(ready) = &ctx.members.get(rank).ok_or(Breach::Manifest)?.state else { return Ok(()) };
         if manifest_digest(&list) != ready.manifest_digest || sizes(&list) != Some(ready.layout) {
             return Err(Breach::Manifest);
@@ -123,14 +146,13 @@ impl Lists {
 
     /// When [`Forming::overdue`] has something to say.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.asked.values().map(|asked| asked.until).min()
+        self.agenda.next()
     }
 
     /// Those whose list of tensors has not come in time, though they give signs of life.
-    pub(crate) fn overdue(&self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
+    pub(crate) fn overdue(&mut self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
         let fate = || Fate::Breach(Breach::ManifestLate { within: ctx.deadlines.silence });
-        let late = self.asked.iter().filter(|(_, asked)| ctx.now >= asked.until);
-        late.map(|(&rank, _)| (rank, fate())).collect()
+        self.agenda.take_due(ctx.now).into_iter().map(|rank| (rank, fate())).collect()
     }
 
     /// Why a rank does not belong to the run, with both values.

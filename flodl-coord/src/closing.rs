@@ -20,16 +20,16 @@ use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::{Body, EventKind, Node, Reason, RootRound};
 use flodl_wire::message::report::{Folded, FoldedPart};
 use flodl_wire::{Rank, Version, WindowId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a round's end found out.
 struct Closing {
     outcome: RoundOutcome,
     next: Next,
     /// Who holds the consensus from now on.
-    holders: Vec<Rank>,
+    holders: BTreeSet<Rank>,
     /// Who received another result than the root sent.
-    unequal: Vec<Rank>,
+    unequal: BTreeSet<Rank>,
     settled: BTreeMap<Rank, Settlement>,
 }
 
@@ -38,14 +38,15 @@ impl Running {
     pub(crate) fn close_round(&mut self, ctx: &mut Context<'_>) -> Step {
         let Cycle::Round(open) = std::mem::replace(&mut self.cycle, Cycle::Window) else { return Step::Again };
         let Ok(folded) = open.finished().cloned() else { return Step::Again };
-        let settled = self.settle(ctx, &open, &folded);
+        let parts = open.parts_folded(&folded);
+        let settled = self.settle(ctx, &open, (folded.any_mass, &parts));
         self.tell_quarantine(ctx);
-        let closing = self.decide(ctx, &open, &folded, settled);
+        let closing = self.decide(ctx, &open, (&folded, &parts), settled);
         if let RoundOutcome::Committed { version } = closing.outcome {
             self.consensus = Some(Held { version, digest: folded.digest });
         }
         self.update_members(ctx, &open, &closing);
-        self.record_round(ctx, &open, &folded, &closing);
+        self.record_round(ctx, &open, &parts, &closing);
         self.last_done = Some((open.id, closing.outcome, closing.next));
         if matches!(closing.outcome, RoundOutcome::Committed { .. }) {
             self.outdate_detached(ctx);
@@ -63,7 +64,7 @@ impl Running {
             return Step::Final;
         }
         self.let_go(ctx);
-        if self.consensus.is_none() || ctx.members.active().next().is_none() {
+        if self.consensus.is_none() || ctx.members.tally().counts.active == 0 {
             // The gate says whether there is somebody to average with.
             return Step::Again;
         }
@@ -74,11 +75,16 @@ impl Running {
     }
 
     /// Commits or gives back what each rank trained for this round. Without mass there is no new version to commit into.
-    fn settle(&mut self, ctx: &Context<'_>, open: &OpenRound, folded: &Folded) -> BTreeMap<Rank, Settlement> {
+    fn settle(
+        &mut self,
+        ctx: &Context<'_>,
+        open: &OpenRound,
+        (any_mass, parts): (bool, &Parts),
+    ) -> BTreeMap<Rank, Settlement> {
         let mut settled = BTreeMap::new();
-        for (&rank, part) in &open.parts {
-            let counts = folded.any_mass && self.consensus.is_some();
-            let folded = if counts { open.part_folded(folded, rank) } else { FoldedPart::None };
+        for (&rank, part) in open.parts() {
+            let counts = any_mass && self.consensus.is_some();
+            let folded = if counts { part_of(parts, rank) } else { FoldedPart::None };
             let verdict = Verdict { part: folded, steps: part.steps, blamed: blamed(ctx, rank, part) };
             settled.insert(rank, self.ledger.settle(rank, open.id, verdict));
         }
@@ -89,10 +95,10 @@ impl Running {
         &self,
         ctx: &Context<'_>,
         open: &OpenRound,
-        folded: &Folded,
+        (folded, parts): (&Folded, &Parts),
         settled: BTreeMap<Rank, Settlement>,
     ) -> Closing {
-        let outcome = self.outcome(open, folded, &settled);
+        let outcome = self.outcome(open, (folded.any_mass, parts), &settled);
         let unequal = open.other_digests(folded.digest);
         let able = |rank: &Rank, part: &RoundPart| {
             part.out.is_none() && ctx.members.get(*rank).is_some_and(|member| member.takes_part())
@@ -101,8 +107,8 @@ impl Running {
             RoundOutcome::Committed { .. } => part.received().is_some() && !unequal.contains(rank),
             RoundOutcome::Nothing => part.part == Part::Contribute && given_back(&settled, *rank) == 0,
         };
-        let holding = open.parts.iter().filter(|(rank, part)| able(rank, part) && holds(rank, part));
-        let holders: Vec<Rank> = holding.map(|(&rank, _)| rank).collect();
+        let holding = open.parts().iter().filter(|(rank, part)| able(rank, part) && holds(rank, part));
+        let holders: BTreeSet<Rank> = holding.map(|(&rank, _)| rank).collect();
         let has_consensus = self.consensus.is_some() || outcome != RoundOutcome::Nothing;
         // The final consensus is held by somebody, who can evaluate it.
         let is_final = (self.is_done() || self.stopping.is_some()) && has_consensus && !holders.is_empty();
@@ -113,18 +119,22 @@ impl Running {
     /// What becomes of the round. A round 0 counts only with its source's whole contribution. A round that folded nothing
     /// hands the consensus that exists to those who lack it (joiners, and who trained what was not folded), and otherwise
     /// changes nothing.
-    fn outcome(&self, open: &OpenRound, folded: &Folded, settled: &BTreeMap<Rank, Settlement>) -> RoundOutcome {
-        let sourced = |(rank, part): (&Rank, &RoundPart)| {
-            part.part == Part::Source && open.part_folded(folded, *rank) == FoldedPart::Whole
-        };
+    fn outcome(
+        &self,
+        open: &OpenRound,
+        (any_mass, parts): (bool, &Parts),
+        settled: &BTreeMap<Rank, Settlement>,
+    ) -> RoundOutcome {
+        let sourced =
+            |(rank, part): (&Rank, &RoundPart)| part.part == Part::Source && part_of(parts, *rank) == FoldedPart::Whole;
         let helped = |(rank, part): (&Rank, &RoundPart)| {
             part.received().is_some() && (part.part == Part::Receive || given_back(settled, *rank) > 0)
         };
         match self.consensus {
-            None if open.parts.iter().any(sourced) => RoundOutcome::Committed { version: Version(0) },
+            None if open.parts().iter().any(sourced) => RoundOutcome::Committed { version: Version(0) },
             None => RoundOutcome::Nothing,
-            Some(held) if folded.any_mass => RoundOutcome::Committed { version: held.version.next() },
-            Some(held) if open.parts.iter().any(helped) => RoundOutcome::Committed { version: held.version },
+            Some(held) if any_mass => RoundOutcome::Committed { version: held.version.next() },
+            Some(held) if open.parts().iter().any(helped) => RoundOutcome::Committed { version: held.version },
             Some(_) => RoundOutcome::Nothing,
         }
     }
@@ -133,10 +143,10 @@ impl Running {
     ///
     /// A round that somebody held up until it was let go may have reached nobody in time: that is none of the others' fault.
     fn update_members(&mut self, ctx: &mut Context<'_>, open: &OpenRound, closing: &Closing) {
-        let reached = open.parts.values().any(|part| part.received().is_some());
-        let held_up = !reached && open.parts.values().any(|part| part.out.is_some());
-        for (&rank, part) in open.parts.iter().filter(|(_, part)| part.out.is_none()) {
-            let Some(member) = ctx.members.get_mut(rank).filter(|member| member.takes_part()) else { continue };
+        let reached = open.parts().values().any(|part| part.received().is_some());
+        let held_up = !reached && open.parts().values().any(|part| part.out.is_some());
+        for (&rank, part) in open.parts().iter().filter(|(_, part)| part.out.is_none()) {
+            let Some(mut member) = ctx.members.get_mut(rank).filter(|member| member.takes_part()) else { continue };
             if closing.holders.contains(&rank) {
                 if !member.is_active() {
                     self.scheduler.join(id::slot(rank));
@@ -149,6 +159,7 @@ impl Running {
                 member.missed += 1;
             }
             member.state = State::Syncing;
+            drop(member);
             self.scheduler.leave(id::slot(rank));
             self.ledger.release(rank, false);
         }
@@ -158,7 +169,7 @@ impl Running {
         }
     }
 
-    fn record_round(&mut self, ctx: &mut Context<'_>, open: &OpenRound, folded: &Folded, closing: &Closing) {
+    fn record_round(&mut self, ctx: &mut Context<'_>, open: &OpenRound, parts: &Parts, closing: &Closing) {
         let round = open.id;
         let RoundOutcome::Committed { version } = closing.outcome else {
             let text = "nothing was folded: everybody keeps what it has";
@@ -166,13 +177,13 @@ impl Running {
             return;
         };
         let settled = || closing.settled.iter().map(|(&rank, settlement)| (rank, settlement));
-        let partial = |rank: &Rank| matches!(open.part_folded(folded, *rank), FoldedPart::Chunks(_));
+        let partial = |rank: &Rank| matches!(part_of(parts, *rank), FoldedPart::Chunks(_));
         let kind = EventKind::RoundCommitted {
             round,
             version,
             committed: settled().filter(|(_, s)| s.committed > 0).map(|(rank, s)| (rank, s.committed)).collect(),
             repeats: settled().map(|(_, settlement)| settlement.repeats).sum(),
-            partial: open.parts.keys().copied().filter(partial).collect(),
+            partial: open.parts().keys().copied().filter(partial).collect(),
             digests_equal: closing.unequal.is_empty(),
         };
         ctx.event(kind, None);
@@ -185,7 +196,7 @@ impl Running {
             reduce: ctx.now.since(open.requested),
             anchor: self.scheduler.anchor(),
             loss: (losses.count > 0).then(|| losses.sum / losses.count as f64),
-            divergence: open.parts.iter().filter_map(divergence).collect(),
+            divergence: open.parts().iter().filter_map(divergence).collect(),
         };
         ctx.record(Body::Node(Node::Root(root)));
     }
@@ -196,9 +207,9 @@ impl Running {
         if self.window == WindowId(0) {
             return;
         }
-        let in_it = |rank: &Rank| open.parts.get(rank).is_some_and(|part| part.out.is_none());
+        let in_it = |rank: &Rank| open.parts().get(rank).is_some_and(|part| part.out.is_none());
         let parts =
-            || open.parts.iter().filter(|(_, part)| part.out.is_none()).map(|(&rank, part)| (id::slot(rank), part));
+            || open.parts().iter().filter(|(_, part)| part.out.is_none()).map(|(&rank, part)| (id::slot(rank), part));
         let acks = || parts().filter_map(|(slot, part)| Some((slot, part.ack?)));
         let received = || parts().filter_map(|(slot, part)| Some((slot, part.received()?)));
         let steps = |part: &RoundPart| u32::try_from(part.steps.unwrap_or(0)).unwrap_or(u32::MAX);
@@ -217,6 +228,13 @@ impl Running {
             ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));
         }
     }
+}
+
+/// How much of whose contribution is in a round; nothing of those that are not there.
+type Parts = BTreeMap<Rank, FoldedPart>;
+
+fn part_of(parts: &Parts, rank: Rank) -> FoldedPart {
+    parts.get(&rank).copied().unwrap_or(FoldedPart::None)
 }
 
 fn given_back(settled: &BTreeMap<Rank, Settlement>, rank: Rank) -> u64 {

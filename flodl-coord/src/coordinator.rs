@@ -59,7 +59,7 @@ impl Coordinator {
         Ok(Coordinator {
             config,
             deadlines,
-            members: Members::default(),
+            members: Members::new(deadlines),
             phase: Phase::Forming(Forming::default()),
             out: VecDeque::new(),
             watch: Watch::new(now, deadlines),
@@ -85,6 +85,12 @@ impl Coordinator {
     #[must_use]
     pub fn outlived(&self, rank: Rank, incarnation: Incarnation) -> bool {
         self.members.outlived(rank, incarnation)
+    }
+
+    /// Whether what is kept of who stands where is what a look at everybody says.
+    #[cfg(feature = "sim")]
+    pub(crate) fn tally_is_true(&self) -> bool {
+        self.members.tally_is_true()
     }
 
     /// The next output, if any. Take them all after each input.
@@ -191,10 +197,10 @@ impl Coordinator {
     pub(crate) fn advance(&mut self, now: Time) {
         loop {
             let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
-            let hold = match &mut self.phase {
+            match &mut self.phase {
                 Phase::Ended => return,
                 Phase::Forming(forming) => match forming.advance(&mut ctx) {
-                    Formed::Waiting(waiting) => Reason::from(&waiting),
+                    Formed::Waiting => {}
                     Formed::TooFew(why) => return self.end(1, Some(why), now),
                     Formed::Run(agreed) => match self.scheduler(agreed.batch_size) {
                         Ok(scheduler) => {
@@ -207,7 +213,7 @@ impl Coordinator {
                 },
                 Phase::Running(running) => match running.advance(&mut ctx) {
                     Step::Again => continue,
-                    Step::Hold(reason) => reason,
+                    Step::Hold => {}
                     Step::Final => {
                         let ending = match running.stopping {
                             Some(why) if !running.is_done() => Ending::Stopped(why),
@@ -231,19 +237,34 @@ impl Coordinator {
                         continue;
                     }
                 },
-                Phase::Finishing(finishing) => match finishing.advance(&ctx) {
-                    Ok((exit, why)) => return self.end(exit, why, now),
-                    Err(reason) => reason,
-                },
-            };
-            if let Some(stall) = self.watch.stall(now, hold) {
-                let stall = match &self.phase {
-                    Phase::Running(running) => running.with_plan(stall),
-                    _ => stall,
-                };
-                self.ctx(now).event(EventKind::Stall, Some(stall));
+                Phase::Finishing(finishing) => {
+                    if let Some((exit, why)) = finishing.advance(&ctx) {
+                        return self.end(exit, why, now);
+                    }
+                }
             }
+            return self.report_stall(now);
+        }
+    }
+
+    /// Says why nothing moves, where nothing has for a while. The reason is that of the phase's own verdict.
+    fn report_stall(&mut self, now: Time) {
+        if !self.watch.is_still(now) {
             return;
+        }
+        let ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+        let hold = match &self.phase {
+            Phase::Ended => None,
+            Phase::Forming(forming) => forming.waits(&ctx).map(|waiting| waiting.reason(forming, &ctx)),
+            Phase::Running(running) => running.hold(&ctx),
+            Phase::Finishing(finishing) => finishing.hold(&ctx),
+        };
+        if let Some(stall) = hold.and_then(|hold| self.watch.stall(now, hold)) {
+            let stall = match &self.phase {
+                Phase::Running(running) => running.with_plan(stall),
+                _ => stall,
+            };
+            self.ctx(now).event(EventKind::Stall, Some(stall));
         }
     }
 
@@ -262,7 +283,7 @@ impl Coordinator {
 
     fn end(&mut self, exit: i32, why: Option<Reason>, now: Time) {
         if exit == 1
-            && self.members.living().next().is_some()
+            && self.members.anybody_lives()
             && let Some(why) = &why
         {
             self.out.push_back(Output::Broadcast(Control::ShutdownWithSave { why: why.clone() }));

@@ -2,12 +2,11 @@
 
 use crate::Fate;
 use crate::context::Context;
-use crate::gate::list;
+use crate::gate::shown;
 use crate::id;
 use crate::members::{Member, State};
 use crate::output::{Output, SaveRequest};
 use crate::running::{Running, Stopping};
-use core::fmt;
 use flodl_wire::message::Control;
 use flodl_wire::message::record::{EventKind, Reason};
 use flodl_wire::message::report::Evaluation;
@@ -155,7 +154,7 @@ impl Finishing {
             if !is_in_run {
                 // It was on its way in; its relay ends it.
                 ctx.members.leave(rank, &Fate::Finished, ctx.now);
-            } else if let Some(member) = ctx.members.get_mut(rank) {
+            } else if let Some(mut member) = ctx.members.get_mut(rank) {
                 let leaving = State::Leaving { finished: matches!(member.state, State::Leaving { finished: true }) };
                 match &mut member.state {
                     State::Detached { was, .. } => **was = leaving,
@@ -221,20 +220,25 @@ impl Finishing {
         }
     }
 
-    /// The exit status with its reason, once everybody's end is confirmed; else what is waited for.
-    pub(crate) fn advance(&self, ctx: &Context<'_>) -> Result<(i32, Option<Reason>), Reason> {
+    /// The exit status with its reason, once everybody's end is confirmed.
+    pub(crate) fn advance(&self, ctx: &Context<'_>) -> Option<(i32, Option<Reason>)> {
+        if !matches!(self.stage, Stage::Ending { .. }) || ctx.members.anybody_lives() {
+            return None;
+        }
+        let exit = self.exit(ctx);
+        Some((exit, (exit != 0).then(|| self.reason(ctx))))
+    }
+
+    /// What is waited for.
+    pub(crate) fn hold(&self, ctx: &Context<'_>) -> Option<Reason> {
         match &self.stage {
             Stage::Evaluating { rank, .. } => {
-                Err(Reason::new("evaluating", format!("waiting for the evaluation of {rank}")).about([*rank]))
+                Some(Reason::new("evaluating", format!("waiting for the evaluation of {rank}")).about([*rank]))
             }
-            Stage::Saving { .. } => Err(Reason::new("saving", "waiting for the checkpoint")),
+            Stage::Saving { .. } => Some(Reason::new("saving", "waiting for the checkpoint")),
             Stage::Ending { .. } => {
-                let late: Vec<Rank> = ctx.members.living().map(|member| member.rank).collect();
-                if late.is_empty() {
-                    let exit = self.exit(ctx);
-                    return Ok((exit, (exit != 0).then(|| self.reason(ctx))));
-                }
-                Err(Reason::new("ending", "waiting for ranks to end").about(late))
+                let late = ctx.members.living().map(|member| member.rank);
+                Some(Reason::new("ending", "waiting for ranks to end").about(late))
             }
         }
     }
@@ -280,14 +284,4 @@ impl Ending {
             Ending::Deserted { .. } => Reason::new("deserted", "no rank is left"),
         }
     }
-}
-
-fn shown(ranks: &[Rank]) -> String {
-    struct Shown<'a>(&'a [Rank]);
-    impl fmt::Display for Shown<'_> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            list(f, self.0, |f, rank| write!(f, "{rank}"))
-        }
-    }
-    Shown(ranks).to_string()
 }

@@ -3,8 +3,8 @@
 use crate::Fate;
 use crate::agreement::{Agreement, Lists, sizes};
 use crate::context::Context;
-use crate::gate::list;
-use crate::members::State;
+use crate::gate::{list, shown};
+use crate::members::{Member, State};
 use core::fmt;
 use flodl_elche::DeviceSpec;
 use flodl_wire::Rank;
@@ -20,6 +20,8 @@ const EPOCHS_DEFAULT: u64 = 1;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forming {
     pub(crate) lists: Lists,
+    /// The ranks were compared when so much had come of the lists, and some were on their way.
+    compared: Option<u64>,
 }
 
 /// What the run trains, agreed on by all of its ranks.
@@ -39,8 +41,8 @@ pub(crate) struct Agreed {
 /// What formation has come to.
 #[derive(Debug)]
 pub(crate) enum Formed {
-    /// Not yet, and why.
-    Waiting(Waiting),
+    /// Not yet; [`Forming::waits`] says why.
+    Waiting,
     /// The run starts.
     Run(Box<Agreed>),
     /// Too few ranks are left.
@@ -48,48 +50,51 @@ pub(crate) enum Formed {
 }
 
 /// What formation waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// Hosts that would bring these.
-    Hosts { missing: Vec<Rank> },
+    /// Hosts that would bring the ranks that are missing.
+    Hosts,
     /// Ranks that are starting.
-    Ready { missing: Vec<Rank> },
+    Ready,
     /// Lists of tensors.
-    Manifests { from: Vec<Rank> },
+    Manifests,
 }
 
 impl Forming {
     /// Whether the run can start now.
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Formed {
-        let gone = ctx.members.iter().filter(|member| member.is_gone()).count();
+        let gone = ctx.members.tally().gone.len();
         let left = (ctx.config.world_size as usize).saturating_sub(gone);
         if left < ctx.config.min_ranks as usize {
             return Formed::TooFew(too_few(ctx, left));
         }
-        if let Some(waiting) = self.missing(ctx) {
-            return Formed::Waiting(waiting);
+        if self.waits(ctx).is_some() {
+            return Formed::Waiting;
         }
         let groups = groups(ctx);
-        if let Some(waiting) = self.ask_manifests(ctx, &groups) {
-            return Formed::Waiting(waiting);
+        self.compared = Some(self.lists.changes());
+        if self.ask_manifests(ctx, &groups) {
+            return Formed::Waiting;
         }
         self.close(ctx, &groups)
     }
 
-    fn missing(&self, ctx: &Context<'_>) -> Option<Waiting> {
-        let absent: Vec<Rank> =
-            (0..ctx.config.world_size).map(Rank).filter(|&rank| ctx.members.get(rank).is_none()).collect();
-        if !absent.is_empty() {
-            return Some(Waiting::Hosts { missing: absent });
+    /// What is waited for before the ranks can be compared (again).
+    pub(crate) fn waits(&self, ctx: &Context<'_>) -> Option<Waiting> {
+        let tally = ctx.members.tally();
+        if ctx.members.ever() < ctx.config.world_size as usize {
+            return Some(Waiting::Hosts);
         }
-        let starting = ctx.members.living().filter(|member| !matches!(member.state, State::Joining(_)));
-        let missing: Vec<Rank> = starting.map(|member| member.rank).collect();
-        (!missing.is_empty()).then_some(Waiting::Ready { missing })
+        if tally.joining.len() + tally.gone.len() < ctx.members.ever() {
+            return Some(Waiting::Ready);
+        }
+        (self.compared == Some(self.lists.changes())).then_some(Waiting::Manifests)
     }
 
-    /// The list of tensors behind each digest is asked for once, from the lowest rank that announced it.
-    fn ask_manifests(&mut self, ctx: &mut Context<'_>, groups: &[(Agreement, Vec<Rank>)]) -> Option<Waiting> {
-        let mut from = Vec::new();
+    /// The list of tensors behind each digest is asked for once, from the lowest rank that announced it. Whether one is on
+    /// its way.
+    fn ask_manifests(&mut self, ctx: &mut Context<'_>, groups: &[(Agreement, Vec<Rank>)]) -> bool {
+        let mut waits = false;
         let mut wanted: BTreeMap<[u8; 32], Rank> = BTreeMap::new();
         for (agreement, ranks) in groups {
             for &rank in ranks {
@@ -98,11 +103,9 @@ impl Forming {
             }
         }
         for (digest, rank) in wanted {
-            if self.lists.awaits(ctx, digest, rank) {
-                from.push(rank);
-            }
+            waits |= self.lists.awaits(ctx, digest, rank);
         }
-        (!from.is_empty()).then_some(Waiting::Manifests { from })
+        waits
     }
 
     fn close(&self, ctx: &mut Context<'_>, groups: &[(Agreement, Vec<Rank>)]) -> Formed {
@@ -238,25 +241,24 @@ impl fmt::Display for TooFew {
     }
 }
 
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, ranks) = match self {
-            Waiting::Hosts { missing } => ("waiting for hosts to bring ", missing),
-            Waiting::Ready { missing } => ("waiting for the processes of ", missing),
-            Waiting::Manifests { from } => ("waiting for the list of tensors of ", from),
+impl Waiting {
+    /// What is waited for, with whom it is about.
+    pub(crate) fn reason(self, forming: &Forming, ctx: &Context<'_>) -> Reason {
+        let absent = |rank: &Rank| ctx.members.get(*rank).is_none();
+        let starting = |member: &&Member| !matches!(member.state, State::Joining(_));
+        let (code, what, ranks): (_, _, Vec<Rank>) = match self {
+            Waiting::Hosts => {
+                let missing = (0..ctx.config.world_size).map(Rank).filter(absent).collect();
+                ("waiting-for-hosts", "waiting for hosts to bring ", missing)
+            }
+            Waiting::Ready => {
+                let missing = ctx.members.living().filter(starting).map(|member| member.rank).collect();
+                ("waiting-for-ready", "waiting for the processes of ", missing)
+            }
+            Waiting::Manifests => {
+                ("waiting-for-manifests", "waiting for the list of tensors of ", forming.lists.asked().collect())
+            }
         };
-        f.write_str(what)?;
-        list(f, ranks, |f, rank| write!(f, "{rank}"))
-    }
-}
-
-impl From<&Waiting> for Reason {
-    fn from(waiting: &Waiting) -> Reason {
-        let (code, ranks) = match waiting {
-            Waiting::Hosts { missing } => ("waiting-for-hosts", missing),
-            Waiting::Ready { missing } => ("waiting-for-ready", missing),
-            Waiting::Manifests { from } => ("waiting-for-manifests", from),
-        };
-        Reason::new(code, waiting.to_string()).about(ranks.iter().copied())
+        Reason::new(code, format!("{what}{}", shown(&ranks))).about(ranks)
     }
 }

@@ -1,9 +1,10 @@
 //! When a round fires: a pure function of the members and the pool, whose verdict says why.
 
-use crate::members::{Members, State, Work};
+use crate::tally::Tally;
 use core::fmt;
 use flodl_wire::message::record::Reason;
 use flodl_wire::{Rank, WindowId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The window is over and somebody moved: average.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,18 +13,19 @@ pub struct Fire {
     pub movers: Vec<Rank>,
 }
 
-/// Why no round begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hold {
+/// Why no round begins. It shows whom it is about where they are kept, because there may be thousands and the gate is asked
+/// after each input.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Hold<'a> {
     /// These have not finished their window.
     Training {
         /// Who, with the batches that they may do.
-        ranks: Vec<(Rank, u32)>,
+        ranks: &'a BTreeMap<Rank, u32>,
     },
     /// These are out of reach and may come back.
     Detached {
         /// Who.
-        ranks: Vec<Rank>,
+        ranks: &'a BTreeSet<Rank>,
     },
     /// All are done and none of them trained anything.
     NothingMoved {
@@ -37,7 +39,7 @@ pub enum Hold {
     /// Nobody is in the run; these are on their way into it or out of it.
     NobodyHere {
         /// Who.
-        coming: Vec<Rank>,
+        coming: &'a BTreeSet<Rank>,
     },
 }
 
@@ -54,65 +56,34 @@ pub(crate) struct PoolLevel {
 ///
 /// # Errors
 /// The reason why not.
-pub(crate) fn ready(members: &Members, window: WindowId, pool: PoolLevel) -> Result<Fire, Hold> {
-    let mut training = Vec::new();
-    let mut detached = Vec::new();
-    let mut movers = Vec::new();
-    let mut active = 0;
-    let mut syncing = 0;
-    let mut coming = Vec::new();
-    for member in members.living() {
-        match member.state {
-            State::Active(work) => {
-                active += 1;
-                match work {
-                    // Without a sample it can make no step: its report of nothing is on its way.
-                    Work::Training { leased: 0, .. } => {}
-                    Work::Training { quota_max, .. } => training.push((member.rank, quota_max)),
-                    Work::Reported { window: reported, batches } if reported == window && batches > 0 => {
-                        movers.push(member.rank);
-                    }
-                    Work::Reported { .. } | Work::Idle => {}
-                }
-            }
-            // Who does not train is not waited for.
-            State::Detached { ref was, .. } => {
-                if matches!(**was, State::Active(_)) {
-                    detached.push(member.rank);
-                }
-            }
-            State::Syncing => syncing += 1,
-            State::Held { .. } | State::Starting | State::Joining(_) | State::Leaving { .. } => {
-                coming.push(member.rank)
-            }
-            State::Gone(_) => {}
-        }
+pub(crate) fn ready(tally: &Tally, window: WindowId, pool: PoolLevel) -> Result<Fire, Hold<'_>> {
+    if !tally.training.is_empty() {
+        return Err(Hold::Training { ranks: &tally.training });
     }
-    if !training.is_empty() {
-        return Err(Hold::Training { ranks: training });
+    if !tally.detached.is_empty() {
+        return Err(Hold::Detached { ranks: &tally.detached });
     }
-    if !detached.is_empty() {
-        return Err(Hold::Detached { ranks: detached });
+    if tally.counts.active == 0 {
+        let nobody_here = tally.counts.syncing == 0;
+        return Err(if nobody_here { Hold::NobodyHere { coming: &tally.coming } } else { Hold::NobodyActive });
     }
-    if active == 0 {
-        return Err(if syncing == 0 { Hold::NobodyHere { coming } } else { Hold::NobodyActive });
-    }
+    let movers: Vec<Rank> = tally.movers(window).collect();
     if movers.is_empty() {
         return Err(Hold::NothingMoved { available: pool.available, outstanding: pool.outstanding });
     }
     Ok(Fire { movers })
 }
 
-impl fmt::Display for Hold {
+impl fmt::Display for Hold<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Hold::Training { ranks } => {
                 f.write_str("waiting for the window of ")?;
-                list(f, ranks, |f, (rank, quota_max)| write!(f, "{rank} (at most {quota_max} batches)"))
+                list(f, *ranks, |f, (rank, quota_max)| write!(f, "{rank} (at most {quota_max} batches)"))
             }
             Hold::Detached { ranks } => {
                 f.write_str("waiting for the host of ")?;
-                list(f, ranks, |f, rank| write!(f, "{rank}"))
+                list(f, *ranks, |f, rank| write!(f, "{rank}"))
             }
             Hold::NothingMoved { available, outstanding } => {
                 write!(f, "nobody trained in this window; {available} samples are free, {outstanding} are held")
@@ -120,26 +91,27 @@ impl fmt::Display for Hold {
             Hold::NobodyActive => f.write_str("no rank holds the consensus"),
             Hold::NobodyHere { coming } => {
                 f.write_str("no rank is in the run, on their way in or out are ")?;
-                list(f, coming, |f, rank| write!(f, "{rank}"))
+                list(f, *coming, |f, rank| write!(f, "{rank}"))
             }
         }
     }
 }
 
 /// Writes at most eight items, then how many more there are.
-pub(crate) fn list<T>(
+pub(crate) fn list<I: IntoIterator<IntoIter: ExactSizeIterator>>(
     f: &mut fmt::Formatter<'_>,
-    items: &[T],
-    mut show: impl FnMut(&mut fmt::Formatter<'_>, &T) -> fmt::Result,
+    items: I,
+    mut show: impl FnMut(&mut fmt::Formatter<'_>, I::Item) -> fmt::Result,
 ) -> fmt::Result {
     const SHOWN: usize = 8;
-    for (i, item) in items.iter().take(SHOWN).enumerate() {
+    let mut items = items.into_iter();
+    for (i, item) in items.by_ref().take(SHOWN).enumerate() {
         if i > 0 {
             f.write_str(", ")?;
         }
         show(f, item)?;
     }
-    match items.len().saturating_sub(SHOWN) {
+    match items.len() {
         0 => Ok(()),
         more => write!(f, " and {more} more"),
     }
@@ -158,11 +130,22 @@ impl From<&Fire> for Reason {
     }
 }
 
-impl From<&Hold> for Reason {
-    fn from(hold: &Hold) -> Reason {
+/// Ranks as [`list`] writes them.
+pub(crate) fn shown(ranks: &[Rank]) -> String {
+    struct Shown<'a>(&'a [Rank]);
+    impl fmt::Display for Shown<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            list(f, self.0, |f, rank| write!(f, "{rank}"))
+        }
+    }
+    Shown(ranks).to_string()
+}
+
+impl From<&Hold<'_>> for Reason {
+    fn from(hold: &Hold<'_>) -> Reason {
         let text = hold.to_string();
         match hold {
-            Hold::Training { ranks } => Reason::new("training", text).about(ranks.iter().map(|&(rank, _)| rank)),
+            Hold::Training { ranks } => Reason::new("training", text).about(ranks.keys().copied()),
             Hold::Detached { ranks } => Reason::new("detached", text).about(ranks.iter().copied()),
             Hold::NothingMoved { available, outstanding } => Reason::new("nothing-moved", text)
                 .with("available", *available as f64)
@@ -176,23 +159,27 @@ impl From<&Hold> for Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::members::HostLink;
+    use crate::config::Deadlines;
+    use crate::members::{HostLink, Members, State, Work};
     use crate::stalled::Pace;
+    use core::time::Duration;
     use flodl_wire::{HostId, SessionId, Time};
 
     const WINDOW: WindowId = WindowId(7);
     const FULL: PoolLevel = PoolLevel { available: 100, outstanding: 0 };
 
-    fn check(states: Vec<State>) -> Result<Fire, Hold> {
-        let mut members = Members::default();
+    /// The movers, or why no round begins.
+    fn check(states: Vec<State>) -> Result<Vec<u32>, String> {
+        let mut members = Members::new(Deadlines::from_patience(Duration::from_secs(10)));
         let host = HostId::from_name("a").expect("a name");
         let count = states.len() as u32;
         let link = HostLink { host, ranks: Vec::new(), seen: Time::ZERO };
         members.admit((SessionId(1), link), count, (count, false)).expect("room");
-        for (member, state) in members.iter_mut().zip(states) {
-            member.state = state;
+        for (rank, state) in (0..).map(Rank).zip(states) {
+            members.get_mut(rank).expect("is there").state = state;
         }
-        ready(&members, WINDOW, FULL)
+        let verdict = ready(members.tally(), WINDOW, FULL);
+        verdict.map(|fire| fire.movers.iter().map(|rank| rank.0).collect()).map_err(|hold| hold.to_string())
     }
 
     fn reported(batches: u32) -> State {
@@ -201,7 +188,7 @@ mod tests {
 
     fn training(leased: u64) -> State {
         let pace = Pace::start(Time::ZERO, None);
-        State::Active(Work::Training { window: WINDOW, quota_max: 5, leased, pace })
+        State::Active(Work::Training { window: WINDOW, quota_max: 5, leased, room: 0, pace })
     }
 
     fn detached() -> State {
@@ -212,30 +199,30 @@ mod tests {
     fn verdicts() {
         let gone = || State::Gone(crate::Fate::Finished);
         let cases = [
-            (vec![reported(3), reported(0), gone()], Ok(Fire { movers: vec![Rank(0)] })),
-            (vec![reported(3), State::Syncing], Ok(Fire { movers: vec![Rank(0)] })),
-            (vec![reported(3), training(0)], Ok(Fire { movers: vec![Rank(0)] })),
-            (vec![reported(3), training(320)], Err(Hold::Training { ranks: vec![(Rank(1), 5)] })),
-            (vec![reported(3), detached()], Err(Hold::Detached { ranks: vec![Rank(1)] })),
-            (vec![reported(0), reported(0)], Err(Hold::NothingMoved { available: 100, outstanding: 0 })),
-            (vec![gone(), State::Syncing], Err(Hold::NobodyActive)),
-            (vec![gone(), State::Starting], Err(Hold::NobodyHere { coming: vec![Rank(1)] })),
+            (vec![reported(3), reported(0), gone()], Ok(vec![0])),
+            (vec![reported(3), State::Syncing], Ok(vec![0])),
+            (vec![reported(3), training(0)], Ok(vec![0])),
+            (vec![reported(3), training(320)], Err("waiting for the window of rank 1 (at most 5 batches)")),
+            (vec![reported(3), detached()], Err("waiting for the host of rank 1")),
+            (vec![reported(0), reported(0)], Err("nobody trained in this window; 100 samples are free, 0 are held")),
+            (vec![gone(), State::Syncing], Err("no rank holds the consensus")),
+            (vec![gone(), State::Starting], Err("no rank is in the run, on their way in or out are rank 1")),
         ];
         for (states, verdict) in cases {
-            assert_eq!(check(states.clone()), verdict, "{states:?}");
+            assert_eq!(check(states.clone()), verdict.map_err(str::to_owned), "{states:?}");
         }
     }
 
     #[test]
     fn a_report_of_another_window_is_not_movement() {
         let old = State::Active(Work::Reported { window: WindowId(6), batches: 3 });
-        assert!(matches!(check(vec![old]), Err(Hold::NothingMoved { .. })));
+        assert!(check(vec![old]).is_err_and(|hold| hold.starts_with("nobody trained")));
     }
 
     #[test]
     fn long_lists_are_cut() {
         let ranks = (0..20).map(|rank| (Rank(rank), 4)).collect();
-        let text = Hold::Training { ranks }.to_string();
+        let text = Hold::Training { ranks: &ranks }.to_string();
         assert!(text.ends_with("rank 7 (at most 4 batches) and 12 more"), "{text}");
     }
 }

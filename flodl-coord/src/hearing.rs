@@ -14,12 +14,7 @@ use flodl_wire::{HostId, Rank, Round, SessionId, Time};
 
 impl Coordinator {
     pub(crate) fn heard(&mut self, session: SessionId, rank: Option<Rank>, now: Time) {
-        if let Some(link) = self.members.host_mut(session) {
-            link.seen = now;
-        }
-        if let Some(member) = rank.and_then(|rank| self.members.get_mut(rank)) {
-            member.seen = Some(now);
-        }
+        self.members.heard(session, rank, now);
     }
 
     pub(crate) fn host_connected(&mut self, session: SessionId, host: HostId, rank_count: u32, now: Time) {
@@ -41,7 +36,7 @@ impl Coordinator {
                 return Err(Reason::new("too-late", format!("host {name} came too late: the run is ending")));
             }
         };
-        if self.members.hosts().any(|(_, link)| link.host == host) {
+        if self.members.is_here(host) {
             let text = format!("host {name} is already here: give every host a ticket of its own (flodl ticket HOST)");
             return Err(Reason::new("host-twice", text));
         }
@@ -49,7 +44,7 @@ impl Coordinator {
             return Err(Reason::new("no-ranks", format!("host {name} brings no ranks: start join with -n 1 or more")));
         }
         let link = HostLink { host, ranks: Vec::new(), seen: now };
-        let taken = self.members.iter().count();
+        let taken = self.members.ever();
         // A run that has begun takes whoever comes; before, it waits for as many as it was told.
         let room = if late { (RANKS_MAX, true) } else { (world, false) };
         let Some(ids) = self.members.admit((session, link), count, room) else {
@@ -73,7 +68,7 @@ impl Coordinator {
         match report {
             HostReport::Heartbeat | HostReport::RankUp { .. } => {}
             HostReport::WillRestart { rank, incarnation } if mine(rank, incarnation) => {
-                if let Some(member) = self.members.get_mut(rank) {
+                if let Some(mut member) = self.members.get_mut(rank) {
                     member.returns = true;
                 }
             }
@@ -123,7 +118,7 @@ impl Coordinator {
     /// The connection is gone; the exit status, which says more, may follow within the grace.
     fn rank_disconnected(&mut self, rank: Rank, error: String, now: Time) {
         let until = now.plus(self.deadlines.exit_grace);
-        if let Some(member) = self.members.get_mut(rank)
+        if let Some(mut member) = self.members.get_mut(rank)
             && member.doubt.is_none()
             && !matches!(member.state, State::Leaving { finished: true })
         {

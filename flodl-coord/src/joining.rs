@@ -8,7 +8,7 @@ use crate::agreement::{self, Agreement};
 use crate::context::Context;
 use crate::coordinator::{Coordinator, Phase};
 use crate::formation::{refuse, run_config};
-use crate::members::State;
+use crate::members::{MemberMut, State};
 use crate::running::Running;
 use crate::{Breach, Fate, Output};
 use flodl_wire::message::Control;
@@ -30,21 +30,18 @@ impl Coordinator {
             return;
         };
         let (session, until) = (member.session, member.past.flaps.until());
-        if self.members.host_mut(session).is_some() {
+        if self.members.host(session).is_some() {
             self.members.begin((rank, session), State::Held { until }, now);
         }
     }
 
-    /// Lets relays begin the lives whose time has come.
-    pub(crate) fn start_held(&mut self, now: Time) {
-        for member in self.members.iter_mut() {
-            if matches!(member.state, State::Held { until } if now >= until) {
-                let (session, rank, incarnation) = (member.session, member.rank, member.incarnation);
-                member.state = State::Starting;
-                member.past.flaps.born(now);
-                self.out.push_back(Output::ToHost { session, control: Control::Restart { rank, incarnation } });
-            }
-        }
+    /// Lets a rank's relay begin the life whose time has come.
+    pub(crate) fn start_held(&mut self, rank: Rank, now: Time) {
+        let Some(mut member) = self.members.get_mut(rank) else { return };
+        let (session, incarnation) = (member.session, member.incarnation);
+        member.state = State::Starting;
+        member.past.flaps.born(now);
+        self.out.push_back(Output::ToHost { session, control: Control::Restart { rank, incarnation } });
     }
 
     /// Answers a life that is over and does not know it.
@@ -60,10 +57,10 @@ impl Coordinator {
 /// A rank is ready, before the run or in it.
 pub(crate) fn ready(ctx: &mut Context<'_>, rank: Rank, ready: Box<Ready>) -> Result<(), Breach> {
     agreement::check(&ready)?;
-    let Some(member) = ctx.members.get_mut(rank).filter(|member| matches!(member.state, State::Starting)) else {
-        return Ok(());
-    };
+    let is_starting = |member: &MemberMut<'_>| matches!(member.state, State::Starting);
+    let Some(mut member) = ctx.members.get_mut(rank).filter(is_starting) else { return Ok(()) };
     member.state = State::Joining(ready);
+    drop(member);
     ctx.event(EventKind::RankReady { rank }, None);
     Ok(())
 }
@@ -71,14 +68,13 @@ pub(crate) fn ready(ctx: &mut Context<'_>, rank: Rank, ready: Box<Ready>) -> Res
 impl Running {
     /// Takes in whoever is ready and agrees with the run, and refuses who does not.
     pub(crate) fn take_in(&mut self, ctx: &mut Context<'_>) {
-        let joining = |member: &crate::members::Member| match &member.state {
-            State::Joining(ready) => Some((member.rank, Agreement::of(ready))),
+        // Whose list of tensors is on its way is looked at when it is there.
+        let looked_at = ctx.members.tally().joining.iter().filter(|rank| !self.lists.is_asked(**rank));
+        let joining = |rank: &Rank| match &ctx.members.get(*rank)?.state {
+            State::Joining(ready) => Some((*rank, Agreement::of(ready))),
             _ => None,
         };
-        let joining: Vec<(Rank, Agreement)> = ctx.members.iter().filter_map(joining).collect();
-        if joining.is_empty() {
-            return;
-        }
+        let joining: Vec<(Rank, Agreement)> = looked_at.filter_map(joining).collect();
         for (rank, its) in joining {
             if its == self.agreed.agreement {
                 self.welcome(ctx, rank);

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::coordinator::{Coordinator, Phase, context};
 use crate::id;
-use crate::members::State;
+use crate::members::{Member, MemberMut, State};
 use crate::running::{Cycle, Running};
 use crate::{Fate, Output};
 use flodl_wire::message::Control;
@@ -16,7 +16,10 @@ impl Coordinator {
         self.watch.moved(now);
         let until = now.plus(self.config.membership.leave_grace);
         let mut idle = Vec::new();
-        for member in self.members.iter_mut().filter(|member| member.session == session && !member.is_gone()) {
+        let ranks = self.members.host(session).map_or_else(Vec::new, |link| link.ranks.clone());
+        for rank in ranks {
+            let ours = |member: &MemberMut<'_>| member.session == session && !member.is_gone();
+            let Some(mut member) = self.members.get_mut(rank).filter(ours) else { continue };
             member.returns = false;
             if member.state.is_in_run() {
                 member.leaving.get_or_insert(until);
@@ -41,7 +44,8 @@ impl Running {
         if !matches!(self.cycle, Cycle::Window) {
             return;
         }
-        if ctx.members.active().any(|member| member.leaving.is_some()) {
+        let is_active = |rank: &Rank| ctx.members.get(*rank).is_some_and(Member::is_active);
+        if ctx.members.tally().marked.leavers.iter().any(is_active) {
             self.request_params(ctx, Reason::new("leaving", "somebody leaves, and brings in what it has trained"));
         } else {
             self.let_go(ctx);
@@ -51,7 +55,7 @@ impl Running {
     /// A rank that was told to end says its last word.
     pub(crate) fn last_word(&self, ctx: &mut Context<'_>, rank: Rank, digest: Option<(Version, u64)>) {
         self.replica_is_equal(ctx, rank, digest);
-        if let Some(member) = ctx.members.get_mut(rank)
+        if let Some(mut member) = ctx.members.get_mut(rank)
             && let State::Leaving { finished } = &mut member.state
         {
             *finished = true;
@@ -60,12 +64,13 @@ impl Running {
 
     /// No round is open: who leaves can go, for nothing of it is outstanding.
     pub(crate) fn let_go(&mut self, ctx: &mut Context<'_>) {
-        let leavers = ctx.members.iter().filter(|member| member.leaving.is_some() && member.takes_part());
-        for rank in leavers.map(|member| member.rank).collect::<Vec<Rank>>() {
+        let can_go = |rank: &Rank| ctx.members.get(*rank).is_some_and(Member::takes_part);
+        let leavers: Vec<Rank> = ctx.members.tally().marked.leavers.iter().copied().filter(can_go).collect();
+        for rank in leavers {
             self.ledger.release(rank, false);
             self.scheduler.leave(id::slot(rank));
             ctx.tell(rank, Control::Shutdown);
-            if let Some(member) = ctx.members.get_mut(rank) {
+            if let Some(mut member) = ctx.members.get_mut(rank) {
                 member.state = State::Leaving { finished: false };
             }
             let why = Reason::new("left", "what it trained is averaged").about([rank]);

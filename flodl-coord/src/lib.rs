@@ -59,6 +59,7 @@
 //!   `flodl_coord::cli::main` for a controller of your own.
 //! - `sim`: the simulator `flodl_coord::sim` and its program `flodl-sim`; see `docs/SIMULATOR.md`.
 
+mod agenda;
 mod agreement;
 mod closing;
 mod config;
@@ -85,6 +86,7 @@ mod reattach;
 mod round;
 mod running;
 mod stalled;
+mod tally;
 mod waits;
 mod watch;
 

@@ -6,9 +6,10 @@ use crate::members::{Member, State, Work};
 use crate::reattach::Loss;
 use crate::stalled::Verdict;
 use crate::{Fate, Output};
+use core::time::Duration;
 use flodl_wire::message::Control;
 use flodl_wire::message::record::{EventKind, Reason};
-use flodl_wire::{Rank, SessionId, Time};
+use flodl_wire::{Rank, Time};
 
 impl Coordinator {
     /// Lets time pass: deadlines that are over take effect.
@@ -16,17 +17,13 @@ impl Coordinator {
         if matches!(self.phase, Phase::Ended) {
             return;
         }
-        for (session, error) in self.silent_hosts(now) {
+        let silence = self.deadlines.silence;
+        for session in self.members.silent_hosts(now) {
             self.out.push_back(Output::CloseHost { session });
+            let error = format!("nothing was heard from its relay for {silence:?}");
             self.host_lost(session, (Loss::Silent, &error), now);
         }
-        for (rank, fate) in self.overdue_members(now) {
-            self.lose(rank, fate, now);
-        }
-        self.start_held(now);
-        for (rank, fate) in self.stalled_members(now) {
-            self.expel(rank, fate, now);
-        }
+        self.look_at_members(now);
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         let late = match &mut self.phase {
             Phase::Forming(forming) => forming.lists.overdue(&ctx),
@@ -55,13 +52,7 @@ impl Coordinator {
             Phase::Finishing(finishing) => Some(finishing.deadline()),
             Phase::Running(running) => running.deadline(&self.deadlines),
         };
-        let hosts = self.members.hosts().map(|(_, link)| link.seen.plus(self.deadlines.silence));
-        let members = self.members.living().filter_map(|member| self.member_deadline(member));
-        let paces = self.members.living().filter_map(|member| match &member.state {
-            State::Active(Work::Training { pace, .. }) => Some(pace.deadline(&self.deadlines)),
-            _ => None,
-        });
-        hosts.chain(members).chain(paces).chain(phase).chain([self.watch.next()]).min()
+        phase.into_iter().chain(self.members.next_look()).chain([self.watch.next()]).min()
     }
 
     /// Ends a member's life in the run, and tells it why.
@@ -71,7 +62,7 @@ impl Coordinator {
     }
 
     pub(crate) fn stepped(&mut self, rank: Rank, step: u64, now: Time) {
-        if let Some(member) = self.members.get_mut(rank)
+        if let Some(mut member) = self.members.get_mut(rank)
             && member.step != step
         {
             member.step = step;
@@ -113,60 +104,44 @@ impl Coordinator {
         self.hold(rank, &fate, now);
     }
 
-    /// Names ranks that make no steps, once each, and gives those whose time for it is over.
-    fn stalled_members(&mut self, now: Time) -> Vec<(Rank, Fate)> {
-        let mut dead = Vec::new();
-        let mut named = Vec::new();
-        for member in self.members.iter_mut() {
+    /// Looks at those members of whom something may be due: lives that are over, lives that may begin, and ranks that make
+    /// no steps, which are named once each and dead at the ceiling.
+    pub(crate) fn look_at_members(&mut self, now: Time) {
+        for rank in self.members.take_due(now) {
+            let Some(mut member) = self.members.get_mut(rank) else { continue };
+            if let State::Held { until } = member.state {
+                drop(member);
+                if now >= until {
+                    self.start_held(rank, now);
+                }
+                continue;
+            }
+            if member.life_deadline(&self.deadlines).is_some_and(|at| now >= at) {
+                let fate = fate_at_deadline(&member, (self.deadlines.silence, self.config.membership.leave_grace), now);
+                drop(member);
+                self.lose(rank, fate, now);
+                continue;
+            }
             let State::Active(Work::Training { window, pace, .. }) = &mut member.state else { continue };
-            match pace.look(&self.deadlines, now) {
+            let (window, verdict) = (*window, pace.look(&self.deadlines, now));
+            drop(member);
+            match verdict {
                 Verdict::Goes => {}
                 Verdict::Stalled { still } => {
-                    let text = format!("{} has made no step of {window} for {:.1} s", member.rank, still.as_secs_f64());
-                    named.push(Reason::new("rank-stalled", text).about([member.rank]));
+                    let text = format!("{rank} has made no step of {window} for {:.1} s", still.as_secs_f64());
+                    self.ctx(now).alert(Reason::new("rank-stalled", text).about([rank]));
                 }
-                Verdict::Dead { still } => dead.push((member.rank, Fate::Stalled { still })),
+                Verdict::Dead { still } => self.expel(rank, Fate::Stalled { still }, now),
             }
         }
-        for reason in named {
-            self.ctx(now).alert(reason);
-        }
-        dead
     }
+}
 
-    fn silent_hosts(&self, now: Time) -> Vec<(SessionId, String)> {
-        let silence = self.deadlines.silence;
-        let silent = self.members.hosts().filter(|(_, link)| now >= link.seen.plus(silence));
-        silent.map(|(session, _)| (session, format!("nothing was heard from its relay for {silence:?}"))).collect()
-    }
-
-    pub(crate) fn overdue_members(&self, now: Time) -> Vec<(Rank, Fate)> {
-        let due = |member: &&Member| {
-            !matches!(member.state, State::Held { .. }) && self.member_deadline(member).is_some_and(|at| now >= at)
-        };
-        self.members.living().filter(due).map(|member| (member.rank, self.fate_at_deadline(member, now))).collect()
-    }
-
-    fn member_deadline(&self, member: &Member) -> Option<Time> {
-        if let State::Detached { until, .. } | State::Held { until } = member.state {
-            return Some(until);
-        }
-        if matches!(member.state, State::Leaving { finished: true }) {
-            return None;
-        }
-        let doubt = member.doubt.as_ref().map(|(until, _)| *until);
-        let silence = member.seen.map(|seen| seen.plus(self.deadlines.silence));
-        doubt.into_iter().chain(silence).chain(member.leaving).min()
-    }
-
-    fn fate_at_deadline(&self, member: &Member, now: Time) -> Fate {
-        match (&member.state, &member.doubt) {
-            (State::Detached { error, .. }, _) => Fate::HostLost { error: error.clone() },
-            (_, Some((_, fate))) => fate.clone(),
-            (_, None) if member.leaving.is_some_and(|until| now >= until) => {
-                Fate::Overdue { within: self.config.membership.leave_grace }
-            }
-            (_, None) => Fate::Silent { patience: self.deadlines.silence },
-        }
+fn fate_at_deadline(member: &Member, (patience, leave_grace): (Duration, Duration), now: Time) -> Fate {
+    match (&member.state, &member.doubt) {
+        (State::Detached { error, .. }, _) => Fate::HostLost { error: error.clone() },
+        (_, Some((_, fate))) => fate.clone(),
+        (_, None) if member.leaving.is_some_and(|until| now >= until) => Fate::Overdue { within: leave_grace },
+        (_, None) => Fate::Silent { patience },
     }
 }

@@ -1,8 +1,12 @@
 //! Everybody the coordinator knows: one value per rank with everything about it, one per host.
 
 use crate::Fate;
+use crate::agenda::Agenda;
+use crate::config::Deadlines;
 use crate::flap::Flaps;
 use crate::stalled::Pace;
+use crate::tally::{Place, Tally};
+use core::ops::{Deref, DerefMut};
 use flodl_wire::message::join::Ready;
 use flodl_wire::{HostId, Incarnation, Rank, SessionId, Time, WindowId};
 use std::collections::BTreeMap;
@@ -65,8 +69,8 @@ pub(crate) enum State {
 pub(crate) enum Work {
     /// Waiting for orders.
     Idle,
-    /// In a window.
-    Training { window: WindowId, quota_max: u32, leased: u64, pace: Pace },
+    /// In a window. It may be given `room` samples more.
+    Training { window: WindowId, quota_max: u32, leased: u64, room: u64, pace: Pace },
     /// Done with its window.
     Reported { window: WindowId, batches: u32 },
 }
@@ -80,13 +84,61 @@ pub(crate) struct HostLink {
 }
 
 /// All members and hosts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Members {
+    deadlines: Deadlines,
     by_rank: BTreeMap<Rank, Member>,
-    hosts: BTreeMap<SessionId, HostLink>,
+    /// Kept as members change.
+    tally: Tally,
+    /// When to look at which member.
+    agenda: Agenda<Rank>,
+    hosts: Hosts,
+    world: World,
+}
+
+/// The relays that are here.
+#[derive(Clone, Debug, Default)]
+struct Hosts {
+    by_session: BTreeMap<SessionId, HostLink>,
+    by_host: BTreeMap<HostId, SessionId>,
     /// Hosts whose link is lost: their last session, and their ranks.
     parted: BTreeMap<HostId, (SessionId, Vec<Rank>)>,
-    world: World,
+    /// When to look at which link.
+    agenda: Agenda<SessionId>,
+}
+
+/// A member in somebody's hands. When it is put down, whatever was changed is counted.
+pub(crate) struct MemberMut<'a> {
+    member: &'a mut Member,
+    tally: &'a mut Tally,
+    agenda: &'a mut Agenda<Rank>,
+    deadlines: &'a Deadlines,
+    before: Place,
+}
+
+impl Deref for MemberMut<'_> {
+    type Target = Member;
+
+    fn deref(&self) -> &Member {
+        self.member
+    }
+}
+
+impl DerefMut for MemberMut<'_> {
+    fn deref_mut(&mut self) -> &mut Member {
+        self.member
+    }
+}
+
+impl Drop for MemberMut<'_> {
+    fn drop(&mut self) {
+        let (rank, now) = (self.member.rank, Place::of(self.member));
+        if now != self.before {
+            self.tally.note(rank, self.before, false);
+            self.tally.note(rank, now, true);
+        }
+        self.agenda.keep(rank, self.member.deadline(self.deadlines));
+    }
 }
 
 /// How many are in the run, and were.
@@ -133,9 +185,41 @@ impl Member {
     pub(crate) fn is_training(&self) -> bool {
         matches!(self.state, State::Active(Work::Training { .. }))
     }
+
+    /// When something about it is due.
+    fn deadline(&self, deadlines: &Deadlines) -> Option<Time> {
+        let pace = match &self.state {
+            State::Active(Work::Training { pace, .. }) => Some(pace.deadline(deadlines)),
+            _ => None,
+        };
+        self.life_deadline(deadlines).into_iter().chain(pace).min()
+    }
+
+    /// When its life is over if nothing more comes, or begins.
+    pub(crate) fn life_deadline(&self, deadlines: &Deadlines) -> Option<Time> {
+        match self.state {
+            State::Detached { until, .. } | State::Held { until } => return Some(until),
+            State::Leaving { finished: true } | State::Gone(_) => return None,
+            _ => {}
+        }
+        let doubt = self.doubt.as_ref().map(|(until, _)| *until);
+        let silence = self.seen.map(|seen| seen.plus(deadlines.silence));
+        doubt.into_iter().chain(silence).chain(self.leaving).min()
+    }
 }
 
 impl Members {
+    pub(crate) fn new(deadlines: Deadlines) -> Members {
+        Members {
+            deadlines,
+            by_rank: BTreeMap::new(),
+            tally: Tally::default(),
+            agenda: Agenda::default(),
+            hosts: Hosts::default(),
+            world: World::default(),
+        }
+    }
+
     /// Admits `count` ranks of a new host: the lowest free ids below `below`. With `again` those of the dead are free too,
     /// for their next lives. `None` where fewer than `count` are free.
     pub(crate) fn admit(
@@ -144,14 +228,16 @@ impl Members {
         count: u32,
         (below, again): (u32, bool),
     ) -> Option<Vec<(Rank, Incarnation)>> {
-        let free = |rank: &Rank| self.by_rank.get(rank).is_none_or(|member| again && member.is_gone());
-        let ranks: Vec<Rank> = (0..below).map(Rank).filter(free).take(count as usize).collect();
+        // Ids are given out from the lowest on, so those that were never given follow those that were.
+        let fresh = (self.by_rank.len() as u32..below).map(Rank);
+        let gone = self.tally.gone.iter().copied().filter(|rank| again && rank.0 < below);
+        let ranks: Vec<Rank> = gone.chain(fresh).take(count as usize).collect();
         if ranks.len() < count as usize {
             return None;
         }
         let begin = |&rank: &Rank| (rank, self.begin((rank, session), State::Starting, link.seen));
         let ids = ranks.iter().map(begin).collect();
-        self.hosts.insert(session, HostLink { ranks, ..link });
+        self.insert_host(session, HostLink { ranks, ..link });
         Some(ids)
     }
 
@@ -174,37 +260,39 @@ impl Members {
             leaving: None,
             past,
         };
-        self.by_rank.insert(rank, member);
+        let place = Place::of(&member);
+        self.agenda.keep(rank, member.deadline(&self.deadlines));
+        if let Some(before) = self.by_rank.insert(rank, member) {
+            self.tally.note(rank, Place::of(&before), false);
+        }
+        self.tally.note(rank, place, true);
         incarnation
     }
 
     /// A rank comes into the run, with no consensus yet.
     pub(crate) fn enter(&mut self, rank: Rank) {
-        let Some(member) = self.by_rank.get_mut(&rank) else { return };
+        let Some(mut member) = self.get_mut(rank) else { return };
         member.state = State::Syncing;
-        if std::mem::take(&mut member.past.missing) {
-            self.world.missing -= 1;
-        }
+        let was_missing = std::mem::take(&mut member.past.missing);
+        drop(member);
+        self.world.missing -= u32::from(was_missing);
         self.world.present += 1;
         self.world.largest = self.world.largest.max(self.world.present);
     }
 
     /// A rank's life is over. Whether it was in the run.
     pub(crate) fn leave(&mut self, rank: Rank, fate: &Fate, now: Time) -> bool {
-        let Some(member) = self.by_rank.get_mut(&rank) else { return false };
+        let Some(mut member) = self.get_mut(rank) else { return false };
         let was_in = member.state.is_in_run();
         member.state = State::Gone(fate.clone());
         member.doubt = None;
         member.leaving = None;
         member.past.flaps.died(now);
         member.past.losses += u32::from(fate.is_loss());
-        if was_in {
-            self.world.present -= 1;
-            if fate.is_loss() {
-                member.past.missing = true;
-                self.world.missing += 1;
-            }
-        }
+        member.past.missing |= was_in && fate.is_loss();
+        drop(member);
+        self.world.present -= u32::from(was_in);
+        self.world.missing += u32::from(was_in && fate.is_loss());
         was_in
     }
 
@@ -212,44 +300,112 @@ impl Members {
         self.world
     }
 
-    pub(crate) fn host_mut(&mut self, session: SessionId) -> Option<&mut HostLink> {
-        self.hosts.get_mut(&session)
+    /// Who stands where.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether who stands where is what a look at everybody says.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn tally_is_true(&self) -> bool {
+        let mut tally = Tally::default();
+        self.iter().for_each(|member| tally.note(member.rank, Place::of(member), true));
+        tally == self.tally
+    }
+
+    /// Everybody that ever was.
+    pub(crate) fn ever(&self) -> usize {
+        self.by_rank.len()
+    }
+
+    /// Whether somebody's life goes on.
+    pub(crate) fn anybody_lives(&self) -> bool {
+        self.tally.gone.len() < self.by_rank.len()
+    }
+
+    /// When to look at a member or a host next.
+    pub(crate) fn next_look(&self) -> Option<Time> {
+        self.agenda.next().into_iter().chain(self.hosts.agenda.next()).min()
+    }
+
+    /// Who may be due. Each must be put back by taking it into the hand once more.
+    pub(crate) fn take_due(&mut self, now: Time) -> Vec<Rank> {
+        self.agenda.take_due(now)
+    }
+
+    /// Hosts that were silent for too long.
+    pub(crate) fn silent_hosts(&mut self, now: Time) -> Vec<SessionId> {
+        let mut silent = Vec::new();
+        for session in self.hosts.agenda.take_due(now) {
+            let Some(link) = self.hosts.by_session.get(&session) else { continue };
+            let until = link.seen.plus(self.deadlines.silence);
+            self.hosts.agenda.keep(session, Some(until));
+            if now >= until {
+                silent.push(session);
+            }
+        }
+        silent
+    }
+
+    /// Something came from a host, and from one of its ranks.
+    pub(crate) fn heard(&mut self, session: SessionId, rank: Option<Rank>, now: Time) {
+        if let Some(link) = self.hosts.by_session.get_mut(&session) {
+            link.seen = now;
+        }
+        let Some(member) = rank.and_then(|rank| self.by_rank.get_mut(&rank)) else { return };
+        let first = member.seen.replace(now).is_none();
+        if first {
+            self.agenda.keep(member.rank, member.deadline(&self.deadlines));
+        }
+    }
+
+    pub(crate) fn host(&self, session: SessionId) -> Option<&HostLink> {
+        self.hosts.by_session.get(&session)
+    }
+
+    /// Whether that host has a link.
+    pub(crate) fn is_here(&self, host: HostId) -> bool {
+        self.hosts.by_host.contains_key(&host)
     }
 
     pub(crate) fn remove_host(&mut self, session: SessionId) -> Option<HostLink> {
-        let link = self.hosts.remove(&session)?;
-        self.parted.insert(link.host, (session, link.ranks.clone()));
+        let link = self.hosts.by_session.remove(&session)?;
+        self.hosts.by_host.remove(&link.host);
+        self.hosts.agenda.keep(session, None);
+        self.hosts.parted.insert(link.host, (session, link.ranks.clone()));
         Some(link)
     }
 
     /// What a host had whose link was lost.
     pub(crate) fn parted(&mut self, host: HostId) -> Option<(SessionId, Vec<Rank>)> {
-        self.parted.remove(&host)
+        self.hosts.parted.remove(&host)
     }
 
     pub(crate) fn insert_host(&mut self, session: SessionId, link: HostLink) {
-        self.hosts.insert(session, link);
+        self.hosts.by_host.insert(link.host, session);
+        self.hosts.agenda.keep(session, Some(link.seen.plus(self.deadlines.silence)));
+        self.hosts.by_session.insert(session, link);
     }
 
     pub(crate) fn hosts(&self) -> impl Iterator<Item = (SessionId, &HostLink)> {
-        self.hosts.iter().map(|(&session, link)| (session, link))
+        self.hosts.by_session.iter().map(|(&session, link)| (session, link))
     }
 
     pub(crate) fn get(&self, rank: Rank) -> Option<&Member> {
         self.by_rank.get(&rank)
     }
 
-    pub(crate) fn get_mut(&mut self, rank: Rank) -> Option<&mut Member> {
-        self.by_rank.get_mut(&rank)
+    /// Takes a member into the hand: the only way to change one.
+    pub(crate) fn get_mut(&mut self, rank: Rank) -> Option<MemberMut<'_>> {
+        let member = self.by_rank.get_mut(&rank)?;
+        let before = Place::of(member);
+        let Self { tally, agenda, deadlines, .. } = self;
+        Some(MemberMut { member, tally, agenda, deadlines, before })
     }
 
     /// All of them, dead or alive, in rank order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Member> {
         self.by_rank.values()
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
-        self.by_rank.values_mut()
     }
 
     /// Those whose life goes on.
@@ -286,6 +442,7 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
 
     fn link(name: &str) -> HostLink {
         let host = HostId::from_name(name).expect("a name");
@@ -294,7 +451,7 @@ mod tests {
 
     #[test]
     fn admission_gives_the_lowest_free_ids_and_never_half_a_host() {
-        let mut members = Members::default();
+        let mut members = Members::new(Deadlines::from_patience(Duration::from_secs(10)));
         let first = members.admit((SessionId(1), link("a")), 2, (3, false)).expect("room for two");
         assert_eq!(first, [(Rank(0), Incarnation(1)), (Rank(1), Incarnation(1))]);
         assert_eq!(members.admit((SessionId(2), link("b")), 2, (3, false)), None);

@@ -7,10 +7,10 @@ use crate::reason;
 use crate::running::{Cycle, Running, Step};
 use crate::stalled::Pace;
 use flodl_elche::{Demand, Plan, Slot};
-use flodl_wire::WindowId;
 use flodl_wire::message::Control;
 use flodl_wire::message::control::WindowPlan;
 use flodl_wire::message::record::EventKind;
+use flodl_wire::{Rank, WindowId};
 
 impl Running {
     pub(crate) fn open_next_epoch(&mut self, ctx: &mut Context<'_>) {
@@ -49,16 +49,18 @@ impl Running {
     /// Leases each rank its part and tells it.
     fn order(&mut self, ctx: &mut Context<'_>, plan: &Plan) {
         self.orders.clear();
+        let batch_size = u64::from(self.ledger.batch_size());
         for share in &plan.shares {
             let rank = id::rank(share.slot);
             let leases = self.ledger.lease(rank, share.lease);
             let leased = flodl_wire::id::samples(&leases);
-            if let Some(member) = ctx.members.get_mut(rank) {
+            if let Some(mut member) = ctx.members.get_mut(rank) {
                 let (window, quota_max) = (self.window, share.quota_max);
                 let batch = self.scheduler.batch_time(share.slot);
                 let expected = batch.map(|batch| share.budget.unwrap_or(batch.saturating_mul(share.quota)).max(batch));
                 let pace = Pace::start(ctx.now, expected);
-                member.state = State::Active(Work::Training { window, quota_max, leased, pace });
+                let room = (u64::from(quota_max) * batch_size).saturating_sub(leased);
+                member.state = State::Active(Work::Training { window, quota_max, leased, room, pace });
             }
             let plan = WindowPlan {
                 window: self.window,
@@ -77,22 +79,24 @@ impl Running {
 
     /// Samples that came back go to ranks that are still training and have room.
     pub(crate) fn extend(&mut self, ctx: &mut Context<'_>) {
-        let batch = u64::from(self.ledger.batch_size());
-        let mut grants = Vec::new();
-        for member in ctx.members.iter_mut() {
-            let State::Active(Work::Training { window, quota_max, leased, .. }) = &mut member.state else { continue };
-            let room = (u64::from(*quota_max) * batch).saturating_sub(*leased);
-            let leases = self.ledger.lease(member.rank, room);
-            if !leases.is_empty() {
-                *leased += flodl_wire::id::samples(&leases);
-                if let Some(order) = self.orders.get_mut(&member.rank) {
-                    order.leases.extend(leases.iter().copied());
-                }
-                grants.push((member.rank, Control::ExtendPartition { window: *window, leases }));
+        let mut from = Rank(0);
+        while self.ledger.level().available > 0
+            && let Some(rank) = ctx.members.tally().roomy_from(from)
+        {
+            from = Rank(rank.0.saturating_add(1));
+            let Some(mut member) = ctx.members.get_mut(rank) else { continue };
+            let State::Active(Work::Training { window, leased, room, .. }) = &mut member.state else { continue };
+            let leases = self.ledger.lease(rank, *room);
+            let samples = flodl_wire::id::samples(&leases);
+            (*leased, *room) = (*leased + samples, room.saturating_sub(samples));
+            if let Some(order) = self.orders.get_mut(&rank) {
+                order.leases.extend(leases.iter().copied());
             }
-        }
-        for (rank, grant) in grants {
-            ctx.tell(rank, grant);
+            let grant = Control::ExtendPartition { window: *window, leases };
+            drop(member);
+            if samples > 0 {
+                ctx.tell(rank, grant);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::coordinator::{Coordinator, Phase, context};
 use crate::formation::run_config;
 use crate::id;
-use crate::members::{HostLink, State, Work};
+use crate::members::{HostLink, MemberMut, State, Work};
 use crate::round::Out;
 use crate::running::{Cycle, Running};
 use crate::{Fate, Output};
@@ -45,22 +45,22 @@ impl Coordinator {
             Loss::Silent => now,
         };
         for rank in link.ranks {
-            let member = self.members.get_mut(rank).filter(|member| member.session == session && !member.is_gone());
-            let Some(member) = member else { continue };
+            let ours = |member: &MemberMut<'_>| member.session == session && !member.is_gone();
+            let Some(mut member) = self.members.get_mut(rank).filter(ours) else { continue };
             if matches!(member.state, State::Leaving { finished: true }) {
+                drop(member);
                 self.lose(rank, Fate::Finished, now);
                 continue;
             }
             let was = Box::new(std::mem::replace(&mut member.state, State::Starting));
             member.state = State::Detached { until, error: error.to_owned(), was };
+            drop(member);
             if let Phase::Running(running) = &mut self.phase {
                 let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
                 running.cut(&mut ctx, rank);
             }
         }
-        for (rank, fate) in self.overdue_members(now) {
-            self.lose(rank, fate, now);
-        }
+        self.look_at_members(now);
     }
 
     fn has_finished(&self, rank: Rank) -> bool {
@@ -82,7 +82,8 @@ impl Coordinator {
         };
         let again = now.plus(self.deadlines.detached);
         for &rank in &ranks {
-            let Some(member) = self.members.get_mut(rank).filter(|member| member.session == was) else { continue };
+            let ours = |member: &MemberMut<'_>| member.session == was;
+            let Some(mut member) = self.members.get_mut(rank).filter(ours) else { continue };
             member.session = session;
             if let State::Detached { until, was, .. } = &mut member.state {
                 *until = again;
@@ -119,7 +120,7 @@ impl Coordinator {
 
     /// It is what it was. False where its life is over.
     fn reattach(&mut self, rank: Rank, now: Time) -> bool {
-        let Some(member) = self.members.get_mut(rank) else { return false };
+        let Some(mut member) = self.members.get_mut(rank) else { return false };
         if let State::Detached { was, .. } = &mut member.state {
             member.state = std::mem::replace(was, State::Starting);
         }
@@ -150,7 +151,7 @@ impl Coordinator {
 impl Running {
     /// A rank's link is gone.
     fn cut(&mut self, ctx: &mut Context<'_>, rank: Rank) {
-        let in_round = matches!(&self.cycle, Cycle::Round(open) if open.parts.contains_key(&rank));
+        let in_round = matches!(&self.cycle, Cycle::Round(open) if open.parts().contains_key(&rank));
         if in_round {
             self.out_of_round(rank, Out::Cut);
             self.outdate(ctx, rank);
@@ -159,10 +160,11 @@ impl Running {
 
     /// What a detached rank holds is not the consensus any more: it takes the next one before it trains again.
     fn outdate(&mut self, ctx: &mut Context<'_>, rank: Rank) {
-        let Some(member) = ctx.members.get_mut(rank) else { return };
+        let Some(mut member) = ctx.members.get_mut(rank) else { return };
         let State::Detached { was, .. } = &mut member.state else { return };
         if matches!(**was, State::Active(_)) {
             **was = State::Syncing;
+            drop(member);
             self.scheduler.leave(id::slot(rank));
             self.ledger.release(rank, false);
         }
@@ -170,8 +172,7 @@ impl Running {
 
     /// A version was committed without those that are detached.
     pub(crate) fn outdate_detached(&mut self, ctx: &mut Context<'_>) {
-        let detached = ctx.members.living().filter(|member| matches!(member.state, State::Detached { .. }));
-        for rank in detached.map(|member| member.rank).collect::<Vec<Rank>>() {
+        for rank in ctx.members.tally().detached.iter().copied().collect::<Vec<Rank>>() {
             self.outdate(ctx, rank);
         }
     }

@@ -11,14 +11,15 @@ use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::record::Reason;
 use flodl_wire::message::report::{Folded, FoldedPart, Received, SyncAck};
 use flodl_wire::{Incarnation, Rank, Round, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A round that is going on.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenRound {
     pub(crate) id: Round,
     pub(crate) requested: Time,
-    pub(crate) parts: BTreeMap<Rank, RoundPart>,
+    parts: BTreeMap<Rank, RoundPart>,
+    lacking: Lacking,
     pub(crate) folded: Option<Folded>,
     /// Whom the folds wait for.
     pub(crate) waits: Waits,
@@ -28,6 +29,13 @@ pub(crate) struct OpenRound {
     pub(crate) counts_from: Time,
     /// It is past its ceiling and there was nobody to hold to account for it.
     pub(crate) nobody_late: bool,
+}
+
+/// Who is expected to say something in it; kept as words come and ranks go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Lacking {
+    snapshots: BTreeSet<Rank>,
+    acks: BTreeSet<Rank>,
 }
 
 /// One rank's part in it.
@@ -52,23 +60,23 @@ pub(crate) enum Out {
     Cut,
 }
 
-/// Why a round does not commit yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unfinished {
+/// Why a round does not commit yet. It shows whom it is about where they are kept.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unfinished<'a> {
     /// The root has not folded it: these have not taken their snapshot.
     Snapshots {
         /// Who.
-        missing: Vec<Rank>,
+        missing: &'a BTreeSet<Rank>,
     },
     /// The root has not folded it although every snapshot is taken.
     Fold {
-        /// Whom a fold said last that it waits for.
-        waits_for: Option<(Rank, u32)>,
+        /// Whom the folds say that they wait for.
+        waits: &'a Waits,
     },
     /// These have not acknowledged its result.
     Acks {
         /// Who.
-        missing: Vec<Rank>,
+        missing: &'a BTreeSet<Rank>,
     },
 }
 
@@ -88,7 +96,39 @@ impl OpenRound {
         let waits = Waits::new(ctx.deadlines.silence);
         let now = ctx.now;
         let (folded, nobody_late) = (None, false);
-        OpenRound { id, requested: now, parts, folded, waits, snapshot_at: now, counts_from: now, nobody_late }
+        let all: BTreeSet<Rank> = parts.keys().copied().collect();
+        let lacking = Lacking { snapshots: all.clone(), acks: all };
+        OpenRound { id, requested: now, parts, lacking, folded, waits, snapshot_at: now, counts_from: now, nobody_late }
+    }
+
+    pub(crate) fn parts(&self) -> &BTreeMap<Rank, RoundPart> {
+        &self.parts
+    }
+
+    /// A rank has taken its snapshot, of so many steps.
+    pub(crate) fn take_snapshot(&mut self, rank: Rank, steps: u64, now: Time) {
+        if let Some(part) = self.parts.get_mut(&rank) {
+            part.steps = Some(steps);
+            self.lacking.snapshots.remove(&rank);
+            self.snapshot_at = now;
+        }
+    }
+
+    /// A rank has answered.
+    pub(crate) fn take_ack(&mut self, rank: Rank, ack: SyncAck) {
+        if let Some(part) = self.parts.get_mut(&rank) {
+            part.ack = Some(ack);
+            self.lacking.acks.remove(&rank);
+        }
+    }
+
+    /// Nothing more is expected of a rank. Whether it was in the round, to contribute.
+    pub(crate) fn leave(&mut self, rank: Rank, out: Out) -> bool {
+        let Some(part) = self.parts.get_mut(&rank).filter(|part| part.out.is_none()) else { return false };
+        part.out = Some(out);
+        self.lacking.snapshots.remove(&rank);
+        self.lacking.acks.remove(&rank);
+        part.part == Part::Contribute
     }
 
     pub(crate) fn roster(&self, members: &Members) -> Vec<RosterEntry> {
@@ -103,22 +143,14 @@ impl OpenRound {
     ///
     /// # Errors
     /// What is missing.
-    pub(crate) fn finished(&self) -> Result<&Folded, Unfinished> {
-        let missing = |lacks: fn(&RoundPart) -> bool| -> Vec<Rank> {
-            let expected = self.parts.iter().filter(|(_, part)| part.out.is_none() && lacks(part));
-            expected.map(|(&rank, _)| rank).collect()
-        };
-        let Some(folded) = &self.folded else {
-            let missing = missing(|part| part.steps.is_none());
-            let waits_for = self.waits.first();
-            return Err(if missing.is_empty() {
-                Unfinished::Fold { waits_for }
-            } else {
-                Unfinished::Snapshots { missing }
-            });
-        };
-        let missing = missing(|part| part.ack.is_none());
-        if missing.is_empty() { Ok(folded) } else { Err(Unfinished::Acks { missing }) }
+    pub(crate) fn finished(&self) -> Result<&Folded, Unfinished<'_>> {
+        let Lacking { snapshots, acks } = &self.lacking;
+        match &self.folded {
+            Some(folded) if acks.is_empty() => Ok(folded),
+            Some(_) => Err(Unfinished::Acks { missing: acks }),
+            None if snapshots.is_empty() => Err(Unfinished::Fold { waits: &self.waits }),
+            None => Err(Unfinished::Snapshots { missing: snapshots }),
+        }
     }
 
     /// Whose word or contribution is missing after so long, as far as it is known whose.
@@ -126,20 +158,20 @@ impl OpenRound {
         match self.finished() {
             Ok(_) => Vec::new(),
             Err(Unfinished::Snapshots { missing } | Unfinished::Acks { missing }) => {
-                missing.into_iter().map(|rank| (rank, Fate::Stalled { still })).collect()
+                missing.iter().map(|&rank| (rank, Fate::Stalled { still })).collect()
             }
             Err(Unfinished::Fold { .. }) => self.to_account(members, &self.waits.causes(), still),
         }
     }
 
     /// Whose contribution does not arrive: every snapshot is taken, and for the whole patience no chunk of theirs came.
-    pub(crate) fn cut_off(&self, members: &Members, now: Time) -> Vec<(Rank, Fate)> {
-        match self.finished() {
-            Err(Unfinished::Fold { .. }) if now >= self.snapshot_at.plus(self.waits.patience()) => {
-                self.to_account(members, &self.waits.overdue(now), now.since(self.requested))
-            }
-            _ => Vec::new(),
+    pub(crate) fn cut_off(&mut self, members: &Members, now: Time) -> Vec<(Rank, Fate)> {
+        let folding = matches!(self.finished(), Err(Unfinished::Fold { .. }));
+        if !folding || now < self.snapshot_at.plus(self.waits.patience()) {
+            return Vec::new();
         }
+        let causes = self.waits.overdue(now);
+        self.to_account(members, &causes, now.since(self.requested))
     }
 
     /// Whom these causes mean. A host whose data does not arrive is lost with all its ranks.
@@ -151,8 +183,7 @@ impl OpenRound {
                 Cause::Link(session, chunk) => {
                     let error = format!("its data connection brought no chunk {chunk} in {:.1} s", still.as_secs_f64());
                     let lost = |rank| (rank, Fate::HostLost { error: error.clone() });
-                    let ours = |rank: &&Rank| members.get(**rank).is_some_and(|member| member.session == session);
-                    late.extend(self.parts.keys().filter(ours).copied().map(lost));
+                    late.extend(members.host(session).iter().flat_map(|link| &link.ranks).copied().map(lost));
                 }
             }
         }
@@ -161,15 +192,20 @@ impl OpenRound {
         late
     }
 
-    /// How much of a rank's contribution is in the round: nothing where the root does not name it, or names another life.
-    pub(crate) fn part_folded(&self, folded: &Folded, rank: Rank) -> FoldedPart {
-        let life = self.parts.get(&rank).map(|part| part.incarnation);
-        let named = folded.ranks.iter().find(|&&(r, incarnation, _)| r == rank && Some(incarnation) == life);
-        named.map_or(FoldedPart::None, |&(_, _, part)| part)
+    /// How much of each rank's contribution is in the round. Whom the root does not name, or whose other life, is not there:
+    /// nothing of it is.
+    pub(crate) fn parts_folded(&self, folded: &Folded) -> BTreeMap<Rank, FoldedPart> {
+        let mut parts = BTreeMap::new();
+        for &(rank, incarnation, part) in &folded.ranks {
+            if self.parts.get(&rank).is_some_and(|ours| ours.incarnation == incarnation) {
+                parts.entry(rank).or_insert(part);
+            }
+        }
+        parts
     }
 
     /// Ranks that reported another digest of the result than the root's.
-    pub(crate) fn other_digests(&self, digest: u64) -> Vec<Rank> {
+    pub(crate) fn other_digests(&self, digest: u64) -> BTreeSet<Rank> {
         let differs = |part: &RoundPart| part.received().is_some_and(|received| received.digest != digest);
         self.parts.iter().filter(|(_, part)| differs(part)).map(|(&rank, _)| rank).collect()
     }
@@ -182,14 +218,14 @@ impl RoundPart {
     }
 }
 
-impl fmt::Display for Unfinished {
+impl fmt::Display for Unfinished<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let missing = match self {
-            Unfinished::Fold { waits_for: None } => {
-                return f.write_str("every snapshot is taken, the fold is not done");
-            }
-            Unfinished::Fold { waits_for: Some((rank, chunk)) } => {
-                return write!(f, "the fold waits for chunk {chunk} of {rank}");
+        let missing = match *self {
+            Unfinished::Fold { waits } => {
+                return match waits.first() {
+                    None => f.write_str("every snapshot is taken, the fold is not done"),
+                    Some((rank, chunk)) => write!(f, "the fold waits for chunk {chunk} of {rank}"),
+                };
             }
             Unfinished::Snapshots { missing } => {
                 f.write_str("waiting for the snapshot of ")?;
@@ -204,13 +240,13 @@ impl fmt::Display for Unfinished {
     }
 }
 
-impl From<&Unfinished> for Reason {
-    fn from(unfinished: &Unfinished) -> Reason {
-        let (code, ranks) = match unfinished {
-            Unfinished::Fold { waits_for } => ("folding", waits_for.iter().map(|&(rank, _)| rank).collect()),
-            Unfinished::Snapshots { missing } => ("snapshots", missing.clone()),
-            Unfinished::Acks { missing } => ("acknowledgements", missing.clone()),
-        };
-        Reason::new(code, unfinished.to_string()).about(ranks)
+impl From<&Unfinished<'_>> for Reason {
+    fn from(unfinished: &Unfinished<'_>) -> Reason {
+        let text = unfinished.to_string();
+        match *unfinished {
+            Unfinished::Fold { waits } => Reason::new("folding", text).about(waits.first().map(|(rank, _)| rank)),
+            Unfinished::Snapshots { missing } => Reason::new("snapshots", text).about(missing.iter().copied()),
+            Unfinished::Acks { missing } => Reason::new("acknowledgements", text).about(missing.iter().copied()),
+        }
     }
 }

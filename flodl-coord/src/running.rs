@@ -108,8 +108,8 @@ pub(crate) struct Snapshot {
 
 /// Where the run goes after an input.
 pub(crate) enum Step {
-    /// Nowhere yet, and why.
-    Hold(Reason),
+    /// Nowhere yet; [`Running::hold`] says why.
+    Hold,
     /// On: look again.
     Again,
     /// The final consensus is committed.
@@ -119,10 +119,6 @@ pub(crate) enum Step {
     /// These cannot be brought to hold the consensus: their life in the run is over.
     Expel(Vec<(Rank, Fate)>),
 }
-
-/// After so many rounds in a row without the consensus a rank's life in the run is over: a rank that answers, but whose
-/// data path does not work, would keep the others in rounds for ever.
-pub(crate) const MISSED_MAX: u32 = 3;
 
 impl Running {
     /// Starts with round 0, which spreads the first parameters.
@@ -157,7 +153,7 @@ impl Running {
         rank: Rank,
         report: &WindowReport,
     ) -> Result<(), Breach> {
-        let Some(member) = ctx.members.get_mut(rank) else { return Ok(()) };
+        let Some(mut member) = ctx.members.get_mut(rank) else { return Ok(()) };
         // One that is to take the consensus first may have been out of reach when its window was over.
         if matches!(member.state, State::Syncing) && report.window <= self.window {
             return Ok(());
@@ -176,6 +172,7 @@ impl Running {
             return Err(Breach::Idle { leased });
         }
         member.state = State::Active(Work::Reported { window: report.window, batches: report.batches });
+        drop(member);
         let sample = sample(report);
         self.scheduler.observe(id::slot(rank), sample);
         if report.batches > 0 && report.lr.is_finite() {
@@ -187,7 +184,7 @@ impl Running {
         }
         ctx.record(Body::Node(Node::Rank(rank_window(rank, report))));
         if self.replica_is_equal(ctx, rank, report.replica_digest) {
-            if let Some(member) = ctx.members.get_mut(rank) {
+            if let Some(mut member) = ctx.members.get_mut(rank) {
                 member.missed = 0;
             }
         } else {
@@ -215,12 +212,13 @@ impl Running {
     /// A rank does not hold what the others hold: what it trained goes back, and the next round gives it the consensus. A
     /// round that it contributes to already does that by itself.
     fn resynchronise(&mut self, ctx: &mut Context<'_>, rank: Rank) {
-        let Some(member) = ctx.members.get_mut(rank) else { return };
+        let Some(mut member) = ctx.members.get_mut(rank) else { return };
         member.missed += 1;
         if matches!(self.cycle, Cycle::Round(_)) {
             return;
         }
         member.state = State::Syncing;
+        drop(member);
         self.scheduler.leave(id::slot(rank));
         self.ledger.release(rank, false);
         self.extend(ctx);
@@ -230,7 +228,7 @@ impl Running {
     pub(crate) fn snapshot(&mut self, ctx: &Context<'_>, rank: Rank, snapshot: &Snapshot) -> Result<(), Breach> {
         let Snapshot { round, steps, ref ranges } = *snapshot;
         let Cycle::Round(open) = &mut self.cycle else { return Ok(()) };
-        let Some(part) = open.parts.get_mut(&rank).filter(|part| open.id == round && part.steps.is_none()) else {
+        let Some(part) = open.parts().get(&rank).filter(|part| open.id == round && part.steps.is_none()) else {
             return Ok(());
         };
         if part.part == Part::Contribute {
@@ -239,8 +237,7 @@ impl Running {
             }
             self.ledger.enter_round(rank, round, ranges)?;
         }
-        part.steps = Some(steps);
-        open.snapshot_at = ctx.now;
+        open.take_snapshot(rank, steps, ctx.now);
         Ok(())
     }
 
@@ -248,12 +245,12 @@ impl Running {
     pub(crate) fn acknowledged(&mut self, rank: Rank, ack: SyncAck) -> Result<(), Breach> {
         if let Cycle::Round(open) = &mut self.cycle
             && open.id == ack.round
-            && let Some(part) = open.parts.get_mut(&rank).filter(|part| part.ack.is_none())
+            && let Some(part) = open.parts().get(&rank).filter(|part| part.ack.is_none())
         {
             if part.part == Part::Contribute && part.steps.is_none() {
                 return Err(Breach::Order { round: ack.round });
             }
-            part.ack = Some(ack);
+            open.take_ack(rank, ack);
         }
         Ok(())
     }
@@ -328,7 +325,7 @@ impl Running {
             return;
         }
         self.stopping = Some(why);
-        if matches!(self.cycle, Cycle::Window) && ctx.members.iter().any(Member::takes_part) {
+        if matches!(self.cycle, Cycle::Window) && ctx.members.tally().counts.take_part() > 0 {
             self.request_params(ctx, why.reason());
         }
     }
@@ -365,12 +362,9 @@ impl Running {
     /// word of the snapshot got lost: what it has trained waits for the fold's verdict.
     pub(crate) fn out_of_round(&mut self, rank: Rank, out: Out) {
         if let Cycle::Round(open) = &mut self.cycle
-            && let Some(part) = open.parts.get_mut(&rank).filter(|part| part.out.is_none())
+            && open.leave(rank, out)
         {
-            part.out = Some(out);
-            if part.part == Part::Contribute {
-                self.ledger.enter_round_at_death(rank, open.id);
-            }
+            self.ledger.enter_round_at_death(rank, open.id);
         }
     }
 
@@ -388,7 +382,7 @@ impl Running {
 
     /// Does what can be done now.
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Step {
-        if ctx.members.living().next().is_none() {
+        if !ctx.members.anybody_lives() {
             return Step::Deserted;
         }
         if self.stopping.is_none() {
@@ -403,38 +397,54 @@ impl Running {
             ctx.alert(Reason::from(&lost));
             self.stop(ctx, Stopping::Losses(lost));
         }
-        let astray = ctx.members.living().filter(|member| member.missed >= MISSED_MAX);
-        let astray: Vec<_> = astray.map(|m| (m.rank, Fate::OutOfSync { rounds: m.missed })).collect();
+        let astray = |&rank| Some((rank, Fate::OutOfSync { rounds: ctx.members.get(rank)?.missed }));
+        let astray: Vec<_> = ctx.members.tally().marked.astray.iter().filter_map(astray).collect();
         if !astray.is_empty() {
             return Step::Expel(astray);
         }
         match &self.cycle {
             Cycle::Round(open) => match open.finished() {
                 Ok(_) => self.close_round(ctx),
-                Err(unfinished) => Step::Hold(Reason::from(&unfinished)),
+                Err(_) => Step::Hold,
             },
-            Cycle::Window => match gate::ready(ctx.members, self.window, self.ledger.level()) {
+            Cycle::Window => match gate::ready(ctx.members.tally(), self.window, self.ledger.level()) {
                 Ok(fire) => self.request_params(ctx, Reason::from(&fire)),
                 // Joiners get the consensus by a round that nobody adds to.
-                Err(hold @ Hold::NobodyActive) => self.request_params(ctx, Reason::from(&hold)),
-                Err(hold @ Hold::NothingMoved { available, .. }) => self.replan(ctx, available, &hold),
-                Err(hold) => Step::Hold(Reason::from(&hold)),
+                Err(hold @ Hold::NobodyActive) => {
+                    let why = Reason::from(&hold);
+                    self.request_params(ctx, why)
+                }
+                Err(hold @ Hold::NothingMoved { available, .. }) => {
+                    let why = Reason::from(&hold);
+                    self.replan(ctx, available, why)
+                }
+                Err(_) => Step::Hold,
             },
+        }
+    }
+
+    /// Why it goes nowhere: the verdict of the gate, or of the open round.
+    pub(crate) fn hold(&self, ctx: &Context<'_>) -> Option<Reason> {
+        match &self.cycle {
+            Cycle::Round(open) => open.finished().err().as_ref().map(Reason::from),
+            Cycle::Window => {
+                gate::ready(ctx.members.tally(), self.window, self.ledger.level()).err().as_ref().map(Reason::from)
+            }
         }
     }
 
     /// Nobody trained. More samples: another window without a round. None left: the epoch is over (everything that
     /// was not committed is set aside), unless somebody still holds some.
-    fn replan(&mut self, ctx: &mut Context<'_>, available: u64, hold: &Hold) -> Step {
+    fn replan(&mut self, ctx: &mut Context<'_>, available: u64, why: Reason) -> Step {
         if available > 0 {
-            ctx.event(EventKind::PlanChanged, Some(Reason::from(hold)));
+            ctx.event(EventKind::PlanChanged, Some(why));
             return self.plan_window(ctx);
         }
         if !self.ledger.epoch_is_complete() {
-            return Step::Hold(Reason::from(hold));
+            return Step::Hold;
         }
         if self.ledger.is_last_epoch() {
-            return self.request_params(ctx, Reason::from(hold));
+            return self.request_params(ctx, why);
         }
         self.open_next_epoch(ctx);
         self.plan_window(ctx)

@@ -19,11 +19,13 @@ struct Wait {
 }
 
 /// The waits of a round.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Waits {
     patience: Duration,
     of_hosts: BTreeMap<SessionId, Wait>,
     of_root: BTreeMap<SessionId, Wait>,
+    /// No wait began earlier.
+    oldest: Time,
 }
 
 /// Who keeps a fold waiting.
@@ -37,7 +39,7 @@ pub(crate) enum Cause {
 
 impl Waits {
     pub(crate) fn new(patience: Duration) -> Waits {
-        Waits { patience, of_hosts: BTreeMap::new(), of_root: BTreeMap::new() }
+        Waits { patience, of_hosts: BTreeMap::new(), of_root: BTreeMap::new(), oldest: Time(u64::MAX) }
     }
 
     pub(crate) fn patience(&self) -> Duration {
@@ -47,12 +49,14 @@ impl Waits {
     /// The fold of `session`'s host waits for a rank.
     pub(crate) fn of_host(&mut self, session: SessionId, of: (Rank, u32), now: Time) {
         let wait = Wait::again(self.of_hosts.get(&session), of, now, self.patience);
+        self.oldest = self.oldest.min(wait.since);
         self.of_hosts.insert(session, wait);
     }
 
     /// The root waits for `session`, the lowest of whose ranks that are still expected is named.
     pub(crate) fn of_root(&mut self, session: SessionId, of: (Rank, u32), now: Time) {
         let wait = Wait::again(self.of_root.get(&session), of, now, self.patience);
+        self.oldest = self.oldest.min(wait.since);
         self.of_root.insert(session, wait);
     }
 
@@ -63,14 +67,33 @@ impl Waits {
 
     /// The causes that have kept a fold waiting for the whole patience, at `now`. The first word of a wait comes a quarter of
     /// it late.
-    pub(crate) fn overdue(&self, now: Time) -> Vec<Cause> {
+    pub(crate) fn overdue(&mut self, now: Time) -> Vec<Cause> {
         let silence = u64::try_from((self.patience / 4 * 3).as_nanos()).unwrap_or(u64::MAX);
-        now.0.checked_sub(silence).map_or_else(Vec::new, |since| self.causes_since(Time(since)))
+        // Asked at each wait that is told: they are looked through only where one may be old enough.
+        let Some(since) = now.0.checked_sub(silence).map(Time).filter(|since| self.oldest <= *since) else {
+            return Vec::new();
+        };
+        self.forget_what_is_over();
+        self.causes_since(since)
+    }
+
+    /// Nobody is told of these waits any more, so they are over for good.
+    fn forget_what_is_over(&mut self) {
+        let newest = self.newest();
+        let lasts = |wait: &Wait| newest.is_some_and(|newest| wait.lasts(newest, self.patience));
+        self.of_hosts.retain(|_, wait| lasts(wait));
+        self.of_root.retain(|_, wait| lasts(wait));
+        let waits = self.of_hosts.values().chain(self.of_root.values());
+        self.oldest = waits.map(|wait| wait.since).min().unwrap_or(Time(u64::MAX));
+    }
+
+    fn newest(&self) -> Option<Time> {
+        self.of_hosts.values().chain(self.of_root.values()).map(|wait| wait.told).max()
     }
 
     fn causes_since(&self, since: Time) -> Vec<Cause> {
-        let newest = self.of_hosts.values().chain(self.of_root.values()).map(|wait| wait.told).max();
-        let lasts = |wait: &Wait| newest.is_some_and(|newest| newest <= wait.told.plus(self.patience / 2));
+        let newest = self.newest();
+        let lasts = |wait: &Wait| newest.is_some_and(|newest| wait.lasts(newest, self.patience));
         let old = |wait: &Wait| lasts(wait) && wait.since <= since;
         let ranks = self.of_hosts.values().filter(|wait| old(wait)).map(|wait| Cause::Rank(wait.rank, wait.chunk));
         let waits = |session| self.of_hosts.get(session).is_some_and(lasts);
@@ -88,6 +111,11 @@ impl Waits {
 }
 
 impl Wait {
+    /// Whether it goes on, as far as anybody can know at `newest`, when a wait was told last.
+    fn lasts(&self, newest: Time, patience: Duration) -> bool {
+        newest <= self.told.plus(patience / 2)
+    }
+
     /// A wait that is told now, perhaps not for the first time.
     fn again(before: Option<&Wait>, (rank, chunk): (Rank, u32), now: Time, patience: Duration) -> Wait {
         let goes_on = |wait: &&Wait| wait.chunk == chunk && now <= wait.told.plus(patience / 2);

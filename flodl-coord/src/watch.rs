@@ -28,9 +28,14 @@ impl Watch {
         self.reported = now;
     }
 
+    /// Whether nothing moved for a silence, and [`Watch::stall`] has something to report.
+    pub(crate) fn is_still(&self, now: Time) -> bool {
+        now >= self.reported.plus(self.silence)
+    }
+
     /// The reason to report, where nothing moved for a silence (and once more for each further one).
     pub(crate) fn stall(&mut self, now: Time, hold: Reason) -> Option<Reason> {
-        if now < self.reported.plus(self.silence) {
+        if !self.is_still(now) {
             return None;
         }
         self.reported = now;
