@@ -12,7 +12,7 @@ use std::time::Instant;
 /// What has come.
 #[derive(Debug, PartialEq)]
 pub(super) enum Incoming<K, O, T> {
-    /// An order; it overtakes data, so what an order announces never arrives before it.
+    /// An order. It overtakes data: what an order announces comes after it, if the order was given first.
     Order(O),
     /// Data of one source.
     Data(K, T),
@@ -28,9 +28,15 @@ pub(super) enum Incoming<K, O, T> {
 /// is then not read, whatever the others do.
 pub(super) struct Inbox<K, O, T> {
     orders: Pin<Box<Receiver<O>>>,
-    sources: BTreeMap<K, Pin<Box<Receiver<T>>>>,
+    sources: BTreeMap<K, Source<T>>,
     /// Who was served last.
     last: Option<K>,
+}
+
+struct Source<T> {
+    data: Pin<Box<Receiver<T>>>,
+    /// What was taken from it when an order came that goes first: data, or its end.
+    held: Option<Option<T>>,
 }
 
 impl<K: Ord + Copy, O, T> Inbox<K, O, T> {
@@ -40,7 +46,7 @@ impl<K: Ord + Copy, O, T> Inbox<K, O, T> {
 
     /// Reads from a source from now on, in place of one of that name.
     pub(super) fn add(&mut self, name: K, source: Receiver<T>) {
-        self.sources.insert(name, Box::pin(source));
+        self.sources.insert(name, Source { data: Box::pin(source), held: None });
     }
 
     /// Does not read from that source any more.
@@ -61,32 +67,51 @@ impl<K: Ord + Copy, O, T> Inbox<K, O, T> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, wants: &impl Fn(K) -> bool) -> Poll<Incoming<K, O, T>> {
-        match self.orders.as_mut().poll_next(cx) {
-            Poll::Ready(Some(order)) => return Poll::Ready(Incoming::Order(order)),
-            Poll::Ready(None) => return Poll::Ready(Incoming::Closed),
-            Poll::Pending => {}
+        if let Some(order) = self.order(cx) {
+            return Poll::Ready(order);
         }
         // Round robin: from the one after the last served, then from the first.
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let later = self.sources.range((after, Bound::Unbounded)).map(|(&name, _)| name);
         let order: Vec<K> = later.chain(self.sources.keys().copied()).collect();
         let mut wanted = order.into_iter().take(self.sources.len()).filter(|&name| wants(name));
-        let found =
-            wanted.find_map(|name| take(name, self.sources.get_mut(&name)?, cx).map(|incoming| (name, incoming)));
-        let Some((name, incoming)) = found else { return Poll::Pending };
-        self.last = Some(name);
-        if matches!(incoming, Incoming::Ended(_)) {
-            self.sources.remove(&name);
+        let found = wanted.find_map(|name| self.sources.get_mut(&name)?.take(cx).map(|taken| (name, taken)));
+        let Some((name, taken)) = found else { return Poll::Pending };
+        // An order that announces what was just taken may have come since the first look.
+        if let Some(order) = self.order(cx) {
+            if let Some(source) = self.sources.get_mut(&name) {
+                source.held = Some(taken);
+            }
+            return Poll::Ready(order);
         }
-        Poll::Ready(incoming)
+        self.last = Some(name);
+        Poll::Ready(match taken {
+            Some(data) => Incoming::Data(name, data),
+            None => {
+                self.sources.remove(&name);
+                Incoming::Ended(name)
+            }
+        })
+    }
+
+    fn order(&mut self, cx: &mut Context<'_>) -> Option<Incoming<K, O, T>> {
+        match self.orders.as_mut().poll_next(cx) {
+            Poll::Ready(order) => Some(order.map_or(Incoming::Closed, Incoming::Order)),
+            Poll::Pending => None,
+        }
     }
 }
 
-fn take<K, O, T>(name: K, source: &mut Pin<Box<Receiver<T>>>, cx: &mut Context<'_>) -> Option<Incoming<K, O, T>> {
-    match source.as_mut().poll_next(cx) {
-        Poll::Ready(Some(data)) => Some(Incoming::Data(name, data)),
-        Poll::Ready(None) => Some(Incoming::Ended(name)),
-        Poll::Pending => None,
+impl<T> Source<T> {
+    /// Its next data, or `Some(None)` for its end; `None`: nothing yet.
+    fn take(&mut self, cx: &mut Context<'_>) -> Option<Option<T>> {
+        if let Some(held) = self.held.take() {
+            return Some(held);
+        }
+        match self.data.as_mut().poll_next(cx) {
+            Poll::Ready(taken) => Some(taken),
+            Poll::Pending => None,
+        }
     }
 }
 
@@ -126,6 +151,24 @@ mod tests {
         assert_eq!(next(&mut inbox, |_| true), None);
         drop(order);
         assert_eq!(next(&mut inbox, |_| true), Some(Incoming::Closed));
+    }
+
+    #[test]
+    fn an_order_overtakes_what_it_announces_whenever_it_comes() {
+        let (order, orders) = async_channel::bounded(1);
+        let (data, source) = async_channel::bounded(1);
+        let mut inbox = Inbox::new(orders);
+        inbox.add(1, source);
+        // Between the look for orders and the one for data an order is given and answered.
+        let between = |_| order.try_send('a').is_err() || data.try_send(7).is_ok();
+        assert_eq!(next(&mut inbox, between), Some(Incoming::Order('a')));
+        assert_eq!(next(&mut inbox, |_| false), None, "what is held is not given to who does not want it");
+        assert_eq!(next(&mut inbox, |_| true), Some(Incoming::Data(1, 7)));
+        drop(data);
+        let between = |_| order.try_send('b').is_ok();
+        assert_eq!(next(&mut inbox, between), Some(Incoming::Order('b')));
+        assert_eq!(next(&mut inbox, |_| true), Some(Incoming::Ended(1)), "an end is held too");
+        assert_eq!(next(&mut inbox, |_| true), None);
     }
 
     #[test]
