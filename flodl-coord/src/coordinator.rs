@@ -87,12 +87,6 @@ impl Coordinator {
         self.members.outlived(rank, incarnation)
     }
 
-    /// Whether what is kept of who stands where is what a look at everybody says.
-    #[cfg(feature = "sim")]
-    pub(crate) fn tally_is_true(&self) -> bool {
-        self.members.tally_is_true()
-    }
-
     /// The next output, if any. Take them all after each input.
     pub fn poll(&mut self) -> Option<Output> {
         self.out.pop_front()

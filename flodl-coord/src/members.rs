@@ -306,7 +306,7 @@ impl Members {
     }
 
     /// Whether who stands where is what a look at everybody says.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn tally_is_true(&self) -> bool {
         let mut tally = Tally::default();
         self.iter().for_each(|member| tally.note(member.rank, Place::of(member), true));

@@ -80,7 +80,7 @@ pub(crate) enum Cycle {
     /// Ranks train.
     Window,
     /// Ranks average.
-    Round(OpenRound),
+    Round(Box<OpenRound>),
 }
 
 /// The window's loss over all ranks.
@@ -132,7 +132,7 @@ impl Running {
             scheduler,
             ledger,
             consensus: None,
-            cycle: Cycle::Round(round),
+            cycle: Cycle::Round(Box::new(round)),
             window: WindowId(0),
             window_began: ctx.now,
             next_round: Round(1),
@@ -454,7 +454,7 @@ impl Running {
     pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
         let round = open_round(ctx, self.next_round, self.consensus.is_some(), why);
         self.next_round = Round(self.next_round.0 + 1);
-        self.cycle = Cycle::Round(round);
+        self.cycle = Cycle::Round(Box::new(round));
         Step::Again
     }
 }

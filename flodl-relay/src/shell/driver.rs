@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 enum Event<S> {
     Input(Input),
     /// What came of dialling again.
-    Redialled(Result<Upstream<S>, String>),
+    Redialled(Box<Result<Upstream<S>, String>>),
     Arrival(Box<Arrival>),
     Tick,
 }
@@ -165,7 +165,7 @@ where
             }
             match self.next(incoming, others).await {
                 Event::Input(input) => self.feed(input),
-                Event::Redialled(outcome) => self.redialled(outcome),
+                Event::Redialled(outcome) => self.redialled(*outcome),
                 Event::Arrival(arrival) => self.arrive(*arrival),
                 Event::Tick => self.feed(Input::Tick),
             }
@@ -191,7 +191,7 @@ where
         };
         let redialled = async {
             match redials.recv().await {
-                Ok(outcome) => Event::Redialled(outcome),
+                Ok(outcome) => Event::Redialled(Box::new(outcome)),
                 Err(_) => future::pending().await,
             }
         };

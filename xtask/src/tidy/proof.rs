@@ -84,11 +84,8 @@ mod tests {
         ];
         for (cell, count) in cases {
             let page = format!("# Who\n\n| what | then | shown by |\n|---|---|---|\n| a | b | {cell} |\n");
-            let tree = Tree::of(&[
-                (PAGE, page.as_str()),
-                ("c/a.rs", "fn a_test() {}\nfn b_test() {}"),
-                ("c/a.txt", "story"),
-            ]);
+            let tree =
+                Tree::of(&[(PAGE, page.as_str()), ("c/a.rs", "fn a_test() {}\nfn b_test() {}"), ("c/a.txt", "story")]);
             assert_eq!(check(&tree).len(), count, "{cell}: {:?}", check(&tree));
         }
     }
