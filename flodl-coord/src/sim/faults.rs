@@ -196,7 +196,7 @@ impl World {
         let until = Time(now.0 + self.some_time(rng, 0.05, 3.0));
         let up = rng.chance(0.5);
         // A slow link may be so slow that heartbeats come too late. One that breaks is dialled again, and costs nobody its life.
-        if class != Class::Reset {
+        if class != Class::Reset || self.is_new(host) {
             self.fab.touch(host);
         }
         match class {
@@ -243,6 +243,11 @@ impl World {
             }
         }
         Some(now)
+    }
+
+    /// Whether a host's relay may not have heard yet that it is taken: without its session it cannot come back.
+    pub(crate) fn is_new(&self, host: u32) -> bool {
+        self.hosts[host as usize].as_ref().is_none_or(|relay| relay.seats.is_empty())
     }
 
     pub(crate) fn some_host(&self, rng: &mut Rng) -> Option<u32> {
