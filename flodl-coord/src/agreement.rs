@@ -50,18 +50,12 @@ pub(crate) fn check(ready: &Ready) -> Result<(), Breach> {
 pub(crate) struct Lists {
     /// By their digest.
     known: BTreeMap<[u8; 32], Vec<TensorSpec>>,
-    /// Those who were asked for theirs.
-    asked: BTreeMap<Rank, Asked>,
+    /// What has come from those who were asked for theirs.
+    asked: BTreeMap<Rank, Vec<TensorSpec>>,
     /// Until when they are waited for.
     agenda: Agenda<Rank>,
     /// Counts what came and who was forgotten.
     changes: u64,
-}
-
-/// A list of tensors on its way.
-#[derive(Clone, Debug)]
-struct Asked {
-    tensors: Vec<TensorSpec>,
 }
 
 /// A part of a list of tensors.
@@ -90,7 +84,7 @@ impl Lists {
             return false;
         }
         if let Entry::Vacant(entry) = self.asked.entry(rank) {
-            entry.insert(Asked { tensors: Vec::new() });
+            entry.insert(Vec::new());
             self.agenda.keep(rank, Some(ctx.now.plus(ctx.deadlines.silence)));
             ctx.tell(rank, Control::SendManifest);
         }
@@ -126,14 +120,14 @@ impl Lists {
         ManifestPart { part, parts, tensors }: ManifestPart,
     ) -> Result<(), Breach> {
         let Some(asked) = self.asked.get_mut(&rank) else { return Ok(()) };
-        asked.tensors.extend(tensors);
-        if asked.tensors.len() > TENSORS_MAX {
+        asked.extend(tensors);
+        if asked.len() > TENSORS_MAX {
             return Err(Breach::Manifest);
         }
         if part.saturating_add(1) < parts {
             return Ok(());
         }
-        let Some(Asked { tensors: list }) = self.asked.remove(&rank) else { return Ok(()) };
+        let Some(list) = self.asked.remove(&rank) else { return Ok(()) };
         self.agenda.keep(rank, None);
         self.changes += 1;
         let State::Joining(ready) = &ctx.members.get(rank).ok_or(Breach::Manifest)?.state else { return Ok(()) };
