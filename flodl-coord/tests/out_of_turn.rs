@@ -5,13 +5,13 @@ mod common;
 
 use common::puppet::ack;
 use common::script::Script;
-use common::{DIGEST, LIFE, MS};
+use common::{DIGEST, LIFE};
 use flodl_coord::{Input, Output};
 use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::{Body, EventKind};
 use flodl_wire::message::report::{Folded, FoldedPart, SyncOutcome, WindowReport};
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{Incarnation, Range, Rank, Round, SessionId, Time, Version, WindowId};
+use flodl_wire::{Incarnation, Range, Rank, Round, SessionId, Version, WindowId};
 
 fn range(start: u64, end: u64) -> Range {
     Range { start, end }
@@ -585,18 +585,4 @@ fn a_round_does_not_wait_for_ever_for_one_that_lives() {
         script.wait(2);
         assert_eq!(script.deaths().iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0], "case {case}");
     }
-}
-
-#[test]
-fn a_silent_host_is_closed() {
-    let mut script = Script::training();
-    let silent_from = script.now;
-    script.now = Time(silent_from.0 + 6_000 * MS);
-    script.say(0, Report::Heartbeat { step: 0 });
-    script.now = Time(silent_from.0 + 10_000 * MS);
-    script.coordinator.tick(script.now);
-    script.outputs.extend(std::iter::from_fn(|| script.coordinator.poll()));
-    let closed: Vec<_> = script.outputs.iter().filter(|o| matches!(o, Output::CloseHost { .. })).cloned().collect();
-    assert_eq!(closed, [Output::CloseHost { session: SessionId(1) }]);
-    assert_eq!(script.deaths().len(), 1);
 }

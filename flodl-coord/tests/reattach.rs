@@ -1,16 +1,17 @@
-//! A host's link breaks and comes back: nothing is lost, nothing counts twice, and its ranks are told what is true now.
+//! A host's link breaks and comes back: nothing is lost, nothing counts twice, and its ranks are told what is true now. One that
+//! says nothing is closed.
 
 mod common;
 
-use common::LIFE;
 use common::puppet::ack;
 use common::script::Script;
+use common::{LIFE, MS};
 use flodl_coord::{Input, Output};
 use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::EventKind;
 use flodl_wire::message::report::{FoldedPart, RankState};
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Rank, Round, SessionId, Version, WindowId};
+use flodl_wire::{HostId, Incarnation, Rank, Round, SessionId, Time, Version, WindowId};
 
 fn breaks(script: &mut Script) {
     script.take(Input::HostLost { session: SessionId(1), error: "reset".into() });
@@ -142,4 +143,18 @@ fn time_out_of_reach_is_no_time_without_a_step() {
     script.say(0, Report::Heartbeat { step: 9 });
     script.wait(20);
     assert_eq!(script.deaths(), []);
+}
+
+#[test]
+fn a_silent_host_is_closed() {
+    let mut script = Script::training();
+    let silent_from = script.now;
+    script.now = Time(silent_from.0 + 6_000 * MS);
+    script.say(0, Report::Heartbeat { step: 0 });
+    script.now = Time(silent_from.0 + 10_000 * MS);
+    script.coordinator.tick(script.now);
+    script.outputs.extend(std::iter::from_fn(|| script.coordinator.poll()));
+    let closed: Vec<_> = script.outputs.iter().filter(|o| matches!(o, Output::CloseHost { .. })).cloned().collect();
+    assert_eq!(closed, [Output::CloseHost { session: SessionId(1) }]);
+    assert_eq!(script.deaths().len(), 1);
 }
