@@ -52,17 +52,22 @@ fn leads_somewhere(tree: &Tree, folder: &str, target: &str) -> bool {
     if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
         return true;
     }
+    resolved(folder, target).is_some_and(|path| tree.holds(&path))
+}
+
+/// The path from the root of what a link in `folder` leads to; `None` where that lies outside.
+pub(super) fn resolved(folder: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in target.split('/') {
         match part {
             "" | "." => {}
-            ".." if parts.pop().is_none() => return false,
-            ".." => {}
+            ".." => {
+                parts.pop()?;
+            }
             part => parts.push(part),
         }
     }
-    let path = parts.join("/");
-    tree.holds(&path)
+    Some(parts.join("/"))
 }
 
 #[cfg(test)]

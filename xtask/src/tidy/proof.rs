@@ -1,6 +1,7 @@
 //! Whether each row of `docs/FAILURES.md` is proven: it names a scenario, or a test that is there.
 
 use super::Violation;
+use super::links::resolved;
 use super::tree::Tree;
 
 const PAGE: &str = "docs/FAILURES.md";
@@ -18,8 +19,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
             found.push(Violation::new(PAGE, index + 1, "nothing shows this row", ADVICE));
         }
         for (names, target) in proofs {
-            let path = format!("docs/{target}");
-            let text = resolved(&path).and_then(|path| tree.text(&path));
+            let text = resolved("docs", target).and_then(|path| tree.text(&path));
             let Some(text) = text else {
                 found.push(Violation::new(PAGE, index + 1, format!("`{target}` leads nowhere"), ADVICE));
                 continue;
@@ -51,19 +51,6 @@ fn proofs(cell: &str) -> Vec<(Vec<&str>, &str)> {
         rest = after;
     }
     proofs
-}
-
-fn resolved(path: &str) -> Option<String> {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            ".." => {
-                parts.pop()?;
-            }
-            part => parts.push(part),
-        }
-    }
-    Some(parts.join("/"))
 }
 
 #[cfg(test)]
