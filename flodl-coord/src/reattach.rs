@@ -55,9 +55,15 @@ impl Coordinator {
             let was = Box::new(std::mem::replace(&mut member.state, State::Starting));
             member.state = State::Detached { until, error: error.to_owned(), was };
             drop(member);
-            if let Phase::Running(running) = &mut self.phase {
-                let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
-                running.cut(&mut ctx, rank);
+            let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+            match &mut self.phase {
+                // Its list of tensors does not come any more; it is asked again when it is back, unless another one has given it.
+                Phase::Forming(forming) => forming.lists.forget(rank),
+                Phase::Running(running) => {
+                    running.lists.forget(rank);
+                    running.cut(&mut ctx, rank);
+                }
+                Phase::Finishing(_) | Phase::Ended => {}
             }
         }
         self.look_at_members(now);
@@ -111,7 +117,7 @@ impl Coordinator {
         }
         let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         match &mut self.phase {
-            Phase::Forming(forming) => forming.lists.forget(rank),
+            Phase::Forming(_) => {}
             Phase::Running(running) => running.reattached(&mut ctx, &state),
             Phase::Finishing(finishing) => finishing.reattached(&mut ctx, rank),
             Phase::Ended => {}

@@ -5,7 +5,7 @@ use flodl_elche::{AnchorSettings, Mode};
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
 use flodl_wire::message::record::{Body, EventKind};
-use flodl_wire::message::report::ExitStatus;
+use flodl_wire::message::report::{ExitStatus, RankState};
 use flodl_wire::message::{Control, HostReport, Report};
 use flodl_wire::{HostId, Incarnation, Rank, RunId, SessionId, Time};
 use std::time::Duration;
@@ -407,6 +407,34 @@ fn too_few_is_known_as_soon_as_it_is_certain() {
     assert!(
         why.ends_with("needs 3 (--min-ranks): rank 1: its process ended with status 1; its last words: no such file")
     );
+}
+
+#[test]
+fn a_list_that_a_broken_link_kept_is_asked_for_again() {
+    let mut run = Formation::with_hosts(config(2, 1));
+    run.ready(0, ready("bias", 100));
+    assert_eq!(asked(&run.ready(1, ready("bias", 100))), [0]);
+    run.now = Time(3 * SECOND);
+    run.take(Input::HostLost { session: SessionId(0), error: "reset".into() });
+    run.now = Time(12 * SECOND);
+    run.take(Input::FromHost { session: SessionId(1), report: HostReport::Heartbeat });
+    run.say(1, Report::Heartbeat { step: 0 });
+    run.coordinator.tick(run.now);
+    let closed: Vec<Output> = std::iter::from_fn(|| run.coordinator.poll()).collect();
+    assert_eq!(refused(&closed), [], "it was asked twelve seconds ago, and out of reach for nine of them");
+    let (session, host) = (SessionId(7), HostId::from_name("host0").expect("a name"));
+    run.take(Input::HostResumed { session, host });
+    let state = RankState {
+        rank: Rank(0),
+        incarnation: LIFE,
+        window: None,
+        round: None,
+        round_done: false,
+        admitted: false,
+        words: Vec::new(),
+    };
+    let outputs = run.take(Input::FromHost { session, report: HostReport::RankState(Box::new(state)) });
+    assert_eq!(asked(&outputs), [0]);
 }
 
 #[test]
