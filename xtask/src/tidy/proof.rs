@@ -1,17 +1,23 @@
-//! Whether each row of `docs/FAILURES.md` is proven: it names a scenario, or a test that is there.
+//! Whether each row of `docs/FAILURES.md` is proven: it names a scenario, or a test that is there. And whether each scenario
+//! is named by a row.
 
 use super::Violation;
 use super::links::resolved;
 use super::tree::Tree;
 
 const PAGE: &str = "docs/FAILURES.md";
+const SCENARIOS: &str = "flodl-coord/tests/script/";
 const ADVICE: &str = "end the row with a scenario's file, or with the name of a test and the file that it is in";
 
 /// Checks the last cell of each row of the page's tables.
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let Some(text) = tree.text(PAGE) else { return Vec::new() };
     let rows = text.lines().enumerate().filter(|(_, line)| line.starts_with('|'));
-    let mut found = Vec::new();
+    let unnamed = |path: &&str| path.starts_with(SCENARIOS) && !text.contains(*path);
+    let unnamed = tree.with_extension(&["txt"]).map(|(path, _)| path).filter(unnamed).map(|path| {
+        Violation::new(path, 1, format!("no row of {PAGE} names it"), "name it in the row that it shows")
+    });
+    let mut found: Vec<Violation> = unnamed.collect();
     for (index, row) in rows.filter(|(_, row)| !is_head(row)) {
         let cell = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or_default();
         let proofs = proofs(cell);
@@ -69,6 +75,8 @@ mod tests {
             ("[b.txt](../c/b.txt)", 1),
             ("everybody knows", 1),
         ];
+        let scenario = Tree::of(&[(PAGE, "# Who\n"), ("flodl-coord/tests/script/a.txt", "story")]);
+        assert_eq!(check(&scenario).len(), 1, "nobody names it");
         for (cell, count) in cases {
             let page = format!("# Who\n\n| what | then | shown by |\n|---|---|---|\n| a | b | {cell} |\n");
             let tree =
