@@ -2,6 +2,7 @@
 
 use super::fabric::Fabric;
 use super::violation::Rule;
+use crate::shell::limits::PARTING;
 use crate::{Input, Output};
 use flodl_wire::message::Control;
 use flodl_wire::message::control::{Next, WindowPlan};
@@ -23,7 +24,9 @@ enum Hold {
 #[derive(Debug, Default)]
 pub(crate) struct Auditor {
     /// Lives that the coordinator has declared dead, with its reason.
-    dead: BTreeMap<Rank, Incarnation>,
+    dead: BTreeMap<Rank, (Incarnation, Time)>,
+    /// The newest life of each rank that the coordinator gave out.
+    newest: BTreeMap<Rank, Incarnation>,
     window: Option<WindowId>,
     holds: Vec<Hold>,
     /// What each rank was given of it.
@@ -46,9 +49,16 @@ struct Detached {
     until: BTreeMap<HostId, Time>,
     /// The session of each rank.
     sessions: BTreeMap<Rank, SessionId>,
+    /// When each session was opened.
+    opened: BTreeMap<SessionId, Time>,
 }
 
 impl Detached {
+    fn opens(&mut self, session: SessionId, host: HostId, now: Time) {
+        self.hosts.insert(session, host);
+        self.opened.insert(session, now);
+    }
+
     fn until(&self, rank: Rank) -> Option<Time> {
         self.until.get(self.hosts.get(self.sessions.get(&rank)?)?).copied()
     }
@@ -64,13 +74,18 @@ impl Auditor {
     pub(crate) fn input(&mut self, fab: &mut Fabric, input: &Input) {
         match input {
             Input::Folded(folded) => self.digest = Some(folded.digest),
-            Input::FromRank { rank, report: Report::WindowReport(report), .. } => self.reported(fab, *rank, report),
+            Input::FromRank { session, rank, incarnation, report } => {
+                self.talks(fab, *session, (*rank, *incarnation));
+                if let Report::WindowReport(report) = report {
+                    self.reported(fab, (*rank, *incarnation), report);
+                }
+            }
             Input::FromHost { session, report: HostReport::RankState(state) } => self.restated(fab, *session, state),
             Input::HostConnected { session, host, .. } => {
-                self.detached.hosts.insert(*session, *host);
+                self.detached.opens(*session, *host, fab.now);
             }
             Input::HostResumed { session, host } => {
-                self.detached.hosts.insert(*session, *host);
+                self.detached.opens(*session, *host, fab.now);
                 self.detached.until.remove(host);
             }
             Input::HostLost { session, .. } => {
@@ -89,13 +104,29 @@ impl Auditor {
         self.detached.sessions.insert(state.rank, session);
         for word in &state.words {
             if let Report::WindowReport(report) = word {
-                self.reported(fab, state.rank, report);
+                self.reported(fab, (state.rank, state.incarnation), report);
             }
         }
     }
 
-    fn reported(&mut self, fab: &Fabric, rank: Rank, report: &WindowReport) {
-        if self.window != Some(report.window) || self.dead.contains_key(&rank) {
+    /// Whether that life is over, and when it ended.
+    fn died(&self, (rank, incarnation): (Rank, Incarnation)) -> Option<Time> {
+        self.dead.get(&rank).filter(|(dead, _)| *dead >= incarnation).map(|&(_, at)| at)
+    }
+
+    /// The dead fall silent: they are killed, or fenced once their host is back.
+    fn talks(&self, fab: &mut Fabric, session: SessionId, life: (Rank, Incarnation)) {
+        let Some(died) = self.died(life) else { return };
+        let since = self.detached.opened.get(&session).map_or(died, |opened| died.max(*opened)).max(fab.healed);
+        if fab.now > since.plus(fab.options.work.patience * 3).plus(PARTING) {
+            let what = format!("{} ({}) has been dead since {died:?} and talks on", life.0, life.1);
+            fab.ledger.broken(Rule::DeadPlan, what);
+        }
+    }
+
+    fn reported(&mut self, fab: &Fabric, life: (Rank, Incarnation), report: &WindowReport) {
+        let rank = life.0;
+        if self.window != Some(report.window) || self.died(life).is_some() {
             return;
         }
         let epoch = fab.ledger.epoch;
@@ -119,6 +150,10 @@ impl Auditor {
         match output {
             Output::ToHost { session, control: Control::Admit(admit) } => {
                 self.detached.sessions.extend(admit.ids.iter().map(|&(rank, _)| (rank, *session)));
+                self.newest.extend(admit.ids.iter().copied());
+            }
+            Output::ToHost { control: Control::Restart { rank, incarnation }, .. } => {
+                self.newest.insert(*rank, *incarnation);
             }
             Output::ToRank { rank, incarnation, control, .. } => self.tells(fab, *rank, *incarnation, control),
             Output::Broadcast(control) => self.broadcast(fab, control),
@@ -129,7 +164,7 @@ impl Auditor {
     }
 
     fn tells(&mut self, fab: &mut Fabric, rank: Rank, incarnation: Incarnation, control: &Control) {
-        let dead = self.dead.get(&rank).is_some_and(|dead| *dead >= incarnation);
+        let dead = self.died((rank, incarnation)).is_some();
         let leases = match control {
             Control::Window(plan) if self.window == Some(plan.window) && self.leases.contains_key(&rank) => {
                 return self.gives_again(fab, rank, &plan.leases);
@@ -156,12 +191,8 @@ impl Auditor {
                 fab.ledger.broken(Rule::ExactlyOnce, format!("position {at} is committed and was leased to {rank}"));
             }
             let Some(hold) = self.holds.get_mut(at as usize) else { continue };
-            let other = match *hold {
-                Hold::Free => None,
-                Hold::Leased(other) | Hold::Trained(other) => Some(other),
-            };
-            *hold = Hold::Leased(rank);
-            if let Some(other) = other.filter(|other| !self.dead.contains_key(other)) {
+            let before = core::mem::replace(hold, Hold::Leased(rank));
+            if let Hold::Leased(other) | Hold::Trained(other) = before {
                 fab.ledger.broken(Rule::Lease, format!("position {at} is {other}'s and was leased to {rank}"));
             }
         }
@@ -205,7 +236,7 @@ impl Auditor {
         match control {
             Control::RequestParams { round, roster } => {
                 for entry in roster {
-                    if self.dead.get(&entry.rank).is_some_and(|dead| *dead >= entry.incarnation) {
+                    if self.died((entry.rank, entry.incarnation)).is_some() {
                         fab.ledger.broken(Rule::DeadPlan, format!("{} is dead and in {round}", entry.rank));
                     }
                 }
@@ -219,7 +250,7 @@ impl Auditor {
                 self.holds.iter_mut().for_each(|hold| *hold = Hold::Free);
             }
             Control::DeclareDead { rank, incarnation, .. } => {
-                self.dead.insert(*rank, *incarnation);
+                self.dead.entry(*rank).or_insert((*incarnation, fab.now)).0 = *incarnation;
             }
             _ => {}
         }
@@ -230,7 +261,9 @@ impl Auditor {
             EventKind::RoundCommitted { committed, repeats, .. } => self.committed(fab, committed, *repeats),
             EventKind::Death { rank, incarnation } => {
                 self.losses += 1;
-                self.dead.insert(*rank, *incarnation);
+                self.dead.insert(*rank, (*incarnation, fab.now));
+                // What it holds goes back; what is in a round is settled with it.
+                self.release(*rank);
                 let why = reason.map_or("no reason", |reason| reason.text.as_str());
                 if let Some(until) = self.detached.until(*rank).filter(|until| fab.now < *until) {
                     let what = format!("{rank} is lost, and its host could have come back until {until:?}: {why}");
@@ -255,6 +288,22 @@ impl Auditor {
     fn release(&mut self, rank: Rank) {
         let its = |hold: &&mut Hold| matches!(**hold, Hold::Leased(of) | Hold::Trained(of) if of == rank);
         self.holds.iter_mut().filter(its).for_each(|hold| *hold = Hold::Free);
+    }
+
+    /// Positions that a rank holds of the open window.
+    pub(crate) fn held_by(&self, rank: Rank) -> u64 {
+        let its = |hold: &&Hold| matches!(**hold, Hold::Leased(of) | Hold::Trained(of) if of == rank);
+        self.holds.iter().filter(its).count() as u64
+    }
+
+    /// Whether that order was given to its rank before.
+    pub(crate) fn knows(&self, rank: Rank, plan: &WindowPlan) -> bool {
+        self.window == Some(plan.window) && self.leases.contains_key(&rank)
+    }
+
+    /// The newest life of a rank and the session that it is reached through.
+    pub(crate) fn newest(&self, rank: Rank) -> Option<(SessionId, Incarnation)> {
+        Some((*self.detached.sessions.get(&rank)?, *self.newest.get(&rank)?))
     }
 
     fn end(&mut self, fab: &mut Fabric, exit: i32) {

@@ -6,7 +6,7 @@
 use super::options::{Options, Plane, Request, Speed, Work};
 use super::rng::Rng;
 use super::world::World;
-use crate::Scheduling;
+use crate::{MaxFailure, Scheduling};
 use core::time::Duration;
 use flodl_elche::{AnchorSettings, Mode, Windowing};
 use flodl_wire::Time;
@@ -104,6 +104,8 @@ fn options(slowness: &[f64], windowing: Windowing, end: Time) -> Options {
         batch_size: 1,
         parameters: 8,
         patience: Duration::from_secs(10),
+        restarts: 0,
+        max_failure: MaxFailure::None,
     };
     Options {
         request: Request { classes: Some(Vec::new()), ..Request::new(1, (ranks, ranks)) },

@@ -19,6 +19,10 @@ pub enum Class {
     Pause,
     /// A device is 2 to 50 times slower for a while.
     Slow,
+    /// A rank's program makes no step any more, and its process lives.
+    Hang,
+    /// A host is asked to end, and leaves by plan.
+    Leave,
     /// A connection is reset, with what was on its way.
     Reset,
     /// A connection carries nothing any more, and neither end is told.
@@ -63,7 +67,7 @@ pub enum Class {
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 27] = [
+    pub const ALL: [Class; 29] = [
         Class::RankCrash,
         Class::RankError,
         Class::RelayDeath,
@@ -71,6 +75,8 @@ impl Class {
         Class::Restart,
         Class::Pause,
         Class::Slow,
+        Class::Hang,
+        Class::Leave,
         Class::Reset,
         Class::HalfOpen,
         Class::Stall,
@@ -104,6 +110,8 @@ impl Class {
             Class::Restart => "restart",
             Class::Pause => "pause",
             Class::Slow => "slow",
+            Class::Hang => "hang",
+            Class::Leave => "leave",
             Class::Reset => "reset",
             Class::HalfOpen => "half-open",
             Class::Stall => "stall",

@@ -5,13 +5,16 @@ use super::fabric::{Event, Fabric};
 use super::mutant::Mutant;
 use super::net::{ConnId, Lane, Node, Packet};
 use super::violation::Rule;
+use crate::coordinator::Phase;
 use crate::shell::edge;
 use crate::shell::limits::{CONTROL_QUEUE, PARTING};
 use crate::{Config, Coordinator, Input, Membership, Output, SaveRequest, Slowing};
+use core::time::Duration;
 use flodl_relay::root::{self, Root};
 use flodl_wire::message::control::Part;
 use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, SyncOutcome};
-use flodl_wire::message::{Control, Data, Report};
+use flodl_wire::message::record::{Body, EventKind};
+use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Frame, HostId, Incarnation, RunId, SessionId, Stream};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -58,11 +61,15 @@ impl Controller {
             seed: fab.options.request.seed,
             patience: work.patience,
             slow: Slowing::default(),
-            membership: Membership::default(),
+            membership: Membership { max_failure: work.max_failure, ..Membership::default() },
             scheduling: fab.options.scheduling.clone(),
         };
+        let mut core = Coordinator::new(config, fab.now)?;
+        if fab.off(Mutant::DetachedIsNotDead) {
+            core.deadlines.detached = Duration::ZERO;
+        }
         Ok(Controller {
-            core: Coordinator::new(config, fab.now)?,
+            core,
             root: Root::new(work.patience),
             peers: BTreeMap::new(),
             conns: BTreeMap::new(),
@@ -103,6 +110,10 @@ impl Controller {
 
     pub(crate) fn arrive(&mut self, fab: &mut Fabric, conn: ConnId, packet: Packet) {
         let Some(&(session, lane)) = self.conns.get(&conn) else { return };
+        let session = match packet {
+            Packet::Frame(_) | Packet::Data(_) if fab.off(Mutant::SessionNumber) => self.replacement(session),
+            _ => session,
+        };
         match (lane, packet) {
             (Lane::Control, Packet::Frame(frame)) => self.frame(fab, session, &frame),
             (Lane::Control, Packet::End(why)) => self.lose(fab, session, why.to_owned()),
@@ -154,7 +165,7 @@ impl Controller {
             return;
         }
         let input = match edge::input(session, frame) {
-            Ok(input) => input,
+            Ok(input) => self.reborn(fab, input),
             Err(error) => return self.lose(fab, session, format!("it sent {error}")),
         };
         match edge::speaker(&input) {
@@ -183,7 +194,8 @@ impl Controller {
 
     fn carry_out(&mut self, fab: &mut Fabric, output: Output) {
         fab.say(|| format!("controller > {output:?}"));
-        let output = self.misdirected(fab, output);
+        let Some(output) = self.misdirected(fab, output) else { return };
+        self.keeps_leases(fab, &output);
         self.auditor.output(fab, &output);
         match output {
             Output::ToHost { session, control } => {
@@ -238,8 +250,10 @@ impl Controller {
         let Some(peer) = self.peers.get_mut(&session).filter(|peer| peer.open) else { return };
         (peer.open, peer.ended) = (false, true);
         let (control, data) = (peer.control, peer.data);
-        fab.close(ME, control, "the controller closed it");
-        fab.close(ME, data, "the controller closed it");
+        if !fab.off(Mutant::SessionNumber) {
+            fab.close(ME, control, "the controller closed it");
+            fab.close(ME, data, "the controller closed it");
+        }
         self.pump(fab);
     }
 
@@ -322,7 +336,7 @@ impl Controller {
     // What a mutant makes of inputs and outputs.
 
     fn mutated(&self, fab: &Fabric, mut input: Input) -> Option<Input> {
-        use flodl_wire::message::HostReport::{RankExited, RankLost};
+        use HostReport::{RankExited, RankLost};
         if fab.off(Mutant::DigestCompare)
             && let Input::FromRank { report, .. } = &mut input
         {
@@ -334,11 +348,20 @@ impl Controller {
                 _ => {}
             }
         }
+        match &mut input {
+            Input::FromHost { report: HostReport::RankState(state), .. } if fab.off(Mutant::LastWords) => {
+                state.words.clear();
+            }
+            Input::FromRank { report: Report::Heartbeat { step }, .. } if fab.off(Mutant::StallCeiling) => {
+                *step = fab.events;
+            }
+            _ => {}
+        }
         let notice = matches!(input, Input::FromHost { report: RankExited { .. } | RankLost { .. }, .. });
         (!(notice && fab.off(Mutant::DeathNotice))).then_some(input)
     }
 
-    fn misdirected(&self, fab: &Fabric, mut output: Output) -> Output {
+    fn misdirected(&self, fab: &Fabric, mut output: Output) -> Option<Output> {
         if fab.off(Mutant::ConsensusBeforeSource)
             && let Output::Broadcast(Control::RequestParams { roster, .. }) = &mut output
         {
@@ -346,7 +369,53 @@ impl Controller {
                 entry.part = Part::Source;
             }
         }
-        output
+        let lost = match &output {
+            Output::ToRank { control: Control::Fenced { .. }, .. } => fab.off(Mutant::Fence),
+            Output::ToRank { rank, control: Control::Window(plan), .. } => {
+                fab.off(Mutant::LostOrders) && self.auditor.knows(*rank, plan)
+            }
+            _ => false,
+        };
+        (!lost).then_some(output)
+    }
+
+    /// A word of a life that is over, as if the rank's next life had said it.
+    fn reborn(&self, fab: &Fabric, mut input: Input) -> Input {
+        if fab.off(Mutant::IncarnationCheck) {
+            let newest = |rank, old| self.auditor.newest(rank).filter(|&(_, newest)| old < newest);
+            match &mut input {
+                Input::FromRank { session, rank, incarnation, .. } => {
+                    if let Some(newest) = newest(*rank, *incarnation) {
+                        (*session, *incarnation) = newest;
+                    }
+                }
+                Input::FromHost { session, report: HostReport::RankState(state) } => {
+                    if let Some(newest) = newest(state.rank, state.incarnation) {
+                        (*session, state.incarnation) = newest;
+                    }
+                }
+                _ => {}
+            }
+        }
+        input
+    }
+
+    /// The session that took the place of one that is over.
+    fn replacement(&self, session: SessionId) -> SessionId {
+        let Some(old) = self.peers.get(&session).filter(|peer| !peer.open) else { return session };
+        let newer = self.peers.iter().find(|(_, peer)| peer.open && peer.host == old.host);
+        newer.map_or(session, |(&session, _)| session)
+    }
+
+    /// The dead take as much again as they held.
+    fn keeps_leases(&mut self, fab: &Fabric, output: &Output) {
+        if fab.off(Mutant::Forfeit)
+            && let Output::Record(Body::Event(event)) = output
+            && let EventKind::Death { rank, .. } = event.kind
+            && let Phase::Running(running) = &mut self.core.phase
+        {
+            running.ledger.lease(rank, self.auditor.held_by(rank));
+        }
     }
 
     fn acknowledge_all(&mut self, folded: &Folded) {

@@ -125,6 +125,8 @@ pub(crate) struct Fabric {
     pub(crate) forged: BTreeSet<Rank>,
     /// Hosts whose ranks, also later ones, are touched.
     pub(crate) touched_hosts: BTreeSet<u32>,
+    /// After this nothing that has struck so far is out of order any more.
+    pub(crate) healed: Time,
     /// A digest of everything that was said, and when.
     pub(crate) stream: u64,
     /// Lines of what happens, where somebody reads them.
@@ -153,6 +155,7 @@ impl Fabric {
             touched: BTreeSet::new(),
             forged: BTreeSet::new(),
             touched_hosts: BTreeSet::new(),
+            healed: Time::ZERO,
             stream: seed,
             trace: None,
             events: 0,

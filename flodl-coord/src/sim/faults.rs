@@ -6,9 +6,13 @@ use super::net::Node;
 use super::rng::Rng;
 use super::world::World;
 use crate::Input;
+use flodl_relay::relay;
 use flodl_wire::Time;
 use flodl_wire::message::report::ExitStatus;
 use std::collections::BTreeMap;
+
+/// A step that is so many times longer never ends.
+const HANG: f64 = 1e8;
 
 /// One strike.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -25,8 +29,6 @@ pub(crate) struct Faults {
     pub(crate) strikes: Vec<Strike>,
     /// How many of each class came to something.
     pub(crate) struck: BTreeMap<Class, u64>,
-    /// After this nothing is out of order any more.
-    pub(crate) healed: Time,
 }
 
 impl Faults {
@@ -43,7 +45,7 @@ impl Faults {
             strikes.push(Strike { class, at, dice: [rng.next(), rng.next(), rng.next()] });
         }
         strikes.sort_by_key(|strike| strike.at);
-        Faults { strikes, struck: BTreeMap::new(), healed: Time::ZERO }
+        Faults { strikes, struck: BTreeMap::new() }
     }
 }
 
@@ -55,17 +57,17 @@ impl World {
         let Some(until) = self.carry_out(strike.class, &mut rng) else { return };
         self.fab.say(|| format!("FAULT {} until {:.6} s", strike.class, until.as_secs_f64()));
         *self.faults.struck.entry(strike.class).or_default() += 1;
-        self.faults.healed = self.faults.healed.max(until);
+        self.fab.healed = self.fab.healed.max(until);
     }
 
     /// Does it; gives when it is over, or nothing where it found nobody to strike.
     fn carry_out(&mut self, class: Class, rng: &mut Rng) -> Option<Time> {
         let now = self.fab.now;
         match class {
-            Class::RankCrash | Class::RankError | Class::Slow | Class::NonFinite | Class::WrongShape => {
+            Class::RankCrash | Class::RankError | Class::Slow | Class::Hang | Class::NonFinite => {
                 self.strike_rank(class, rng)
             }
-            Class::StaleRound | Class::CorruptResult => self.strike_rank(class, rng),
+            Class::WrongShape | Class::StaleRound | Class::CorruptResult => self.strike_rank(class, rng),
             Class::RelayDeath => {
                 let host = self.some_host(rng)?;
                 self.fab.touch(host);
@@ -84,6 +86,15 @@ impl World {
                 self.fab.touch(host);
                 self.fab.after(after, Event::Dial(host));
                 Some(Time(now.0 + after))
+            }
+            Class::Leave => {
+                let host = self.some_host(rng)?;
+                let relay = self.hosts[host as usize].as_ref()?.number();
+                // Others may hold up the round that it leaves by.
+                self.fab.touch(host);
+                let input = Box::new(relay::Input::Leave);
+                self.fab.after(0, Event::Agent { host, relay, input });
+                Some(now)
             }
             Class::Pause => self.pause(rng),
             Class::ClockJump => {
@@ -124,12 +135,13 @@ impl World {
         match class {
             Class::Slow => {
                 seat.device.slowed = (slowness, until);
-                let batch = self.fab.options.speeds[rank.0 as usize].batch_ns * slowness;
+                let batch = self.fab.options.speeds[rank.0 as usize % self.fab.options.speeds.len()].batch_ns * slowness;
                 if batch > self.fab.options.work.patience.as_nanos() as f64 {
                     self.fab.touched.insert(rank);
                 }
                 return Some(until);
             }
+            Class::Hang => seat.device.slowed = (HANG, Time(u64::MAX)),
             Class::RankCrash => self.fab.seats[victim as usize].fuse = Some(rng.within(1, 400)),
             Class::RankError => {
                 let status = if rng.chance(0.5) { ExitStatus::Code(1) } else { ExitStatus::Signal(11) };

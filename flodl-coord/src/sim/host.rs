@@ -46,6 +46,8 @@ pub(crate) struct Host {
 struct Sent {
     words: BTreeSet<(Rank, Incarnation, Vec<u8>)>,
     chunk: Option<(Round, u32)>,
+    /// The last word of a window or round.
+    last: Option<Frame>,
 }
 
 impl Sent {
@@ -54,6 +56,7 @@ impl Sent {
         let Stream::Rank(rank) = frame.stream else { return None };
         match frame.to_report() {
             Ok(Report::WindowReport(_) | Report::SnapshotReady { .. } | Report::SyncAck(_)) => {
+                self.last = Some(frame.clone());
                 let word = (rank, frame.incarnation, frame.payload.to_vec());
                 (!self.words.insert(word)).then(|| format!("a report of {rank} goes up twice"))
             }
@@ -73,7 +76,7 @@ impl Host {
     /// A relay whose handshakes with the controller are done.
     pub(crate) fn new(fab: &mut Fabric, me: u32, number: u32, conns: (ConnId, ConnId)) -> Host {
         let patience = fab.options.work.patience;
-        let relay = Relay::new(patience, fab.local(Node::Host(me))).resuming(true);
+        let relay = Relay::new(patience, fab.local(Node::Host(me))).resuming(true).restarting(fab.options.work.restarts);
         let host = Host {
             me,
             number,
@@ -193,13 +196,7 @@ impl Host {
     fn act(&mut self, fab: &mut Fabric, output: relay::Output, inputs: &mut VecDeque<relay::Input>) {
         let me = self.node();
         match output {
-            relay::Output::Up(frame) => {
-                if let Some((control, _)) = self.uplink {
-                    let twice = self.sent.frame(&frame);
-                    twice.into_iter().for_each(|what| fab.ledger.broken(Rule::Reattach, what));
-                    fab.frame(me, control, frame);
-                }
-            }
+            relay::Output::Up(frame) => self.up(fab, frame),
             relay::Output::Fold(order) => inputs.extend(self.order(fab, order)),
             relay::Output::ToRank { connection, frame } => fab.frame(me, conn(connection), frame),
             relay::Output::Result { connection, chunk } => fab.chunk(me, conn(connection), chunk),
@@ -222,6 +219,14 @@ impl Host {
                 fab.say(|| format!("host {} ends: {how:?}", self.me));
                 self.ended = true;
             }
+        }
+    }
+
+    fn up(&mut self, fab: &mut Fabric, frame: Frame) {
+        if let Some((control, _)) = self.uplink {
+            let twice = self.sent.frame(&frame);
+            twice.into_iter().for_each(|what| fab.ledger.broken(Rule::Reattach, what));
+            fab.frame(self.node(), control, frame);
         }
     }
 
@@ -314,10 +319,27 @@ impl Host {
         fab.after(dialling, Event::Redial { host: self.me, relay: self.number });
     }
 
+    /// What the controller would say once it knew where each rank stands.
+    fn attach_all(&mut self, fab: &mut Fabric) {
+        for (rank, incarnation) in self.seats.keys().copied().collect::<Vec<Life>>() {
+            if let Ok(frame) = Frame::control(Stream::Rank(rank), incarnation, &Control::ControllerBack) {
+                self.feed(fab, relay::Input::Upstream(frame));
+            }
+        }
+    }
+
     /// The controller's door is open again.
     pub(crate) fn resumed(&mut self, fab: &mut Fabric, conns: (ConnId, ConnId)) {
         self.uplink = Some(conns);
         self.feed(fab, relay::Input::Resumed { session: SessionId(u64::from(conns.0.0)) });
+        if fab.off(Mutant::Attachment) {
+            self.attach_all(fab);
+        }
+        if fab.off(Mutant::NothingTwice)
+            && let Some(frame) = self.sent.last.clone()
+        {
+            self.up(fab, frame);
+        }
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -44,11 +44,31 @@ pub enum Mutant {
     KillTheDead,
     /// A write counts as on the disk before it is.
     SyncBeforeRename,
+    /// Who is dead is not told so when its host comes back.
+    Fence,
+    /// What a life says that is over is taken for the word of the rank's next life.
+    IncarnationCheck,
+    /// What comes late through a link that was replaced is taken for the new one's.
+    SessionNumber,
+    /// Whoever is out of reach is dead at once.
+    DetachedIsNotDead,
+    /// What a rank said around the loss of its link is not heard.
+    LastWords,
+    /// An order that was lost with a link is not given again.
+    LostOrders,
+    /// Whose place is not known yet hears of rounds.
+    Attachment,
+    /// A relay that is back sends again what it sent last.
+    NothingTwice,
+    /// A rank that hangs seems to make steps.
+    StallCeiling,
+    /// The dead keep their leases.
+    Forfeit,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 18] = [
+    pub const ALL: [Mutant; 28] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -67,6 +87,16 @@ impl Mutant {
         Mutant::ControllerWatch,
         Mutant::KillTheDead,
         Mutant::SyncBeforeRename,
+        Mutant::Fence,
+        Mutant::IncarnationCheck,
+        Mutant::SessionNumber,
+        Mutant::DetachedIsNotDead,
+        Mutant::LastWords,
+        Mutant::LostOrders,
+        Mutant::Attachment,
+        Mutant::NothingTwice,
+        Mutant::StallCeiling,
+        Mutant::Forfeit,
     ];
 
     /// Its name on the command line and in reports.
@@ -91,6 +121,16 @@ impl Mutant {
             Mutant::ControllerWatch => "controller-watch",
             Mutant::KillTheDead => "kill-the-dead",
             Mutant::SyncBeforeRename => "sync-before-rename",
+            Mutant::Fence => "fence",
+            Mutant::IncarnationCheck => "incarnation-check",
+            Mutant::SessionNumber => "session-number",
+            Mutant::DetachedIsNotDead => "detached-is-not-dead",
+            Mutant::LastWords => "last-words",
+            Mutant::LostOrders => "lost-orders",
+            Mutant::Attachment => "attachment",
+            Mutant::NothingTwice => "nothing-twice",
+            Mutant::StallCeiling => "stall-ceiling",
+            Mutant::Forfeit => "forfeit",
         }
     }
 
@@ -121,6 +161,16 @@ impl Mutant {
             Mutant::ControllerWatch => &[Class::ControllerDeath, Class::HalfOpen],
             Mutant::KillTheDead => &[Class::Pause],
             Mutant::SyncBeforeRename => &[Class::TornWrite],
+            Mutant::Fence => &[Class::HalfOpen, Class::OneWay],
+            Mutant::IncarnationCheck => &[Class::HalfOpen, Class::OneWay, Class::HostDeath, Class::Restart],
+            Mutant::SessionNumber => &[Class::Reset, Class::Stall],
+            Mutant::DetachedIsNotDead => &[Class::Reset],
+            Mutant::LastWords => &[Class::Reset],
+            Mutant::LostOrders => &[Class::Reset],
+            Mutant::Attachment => &[Class::Reset],
+            Mutant::NothingTwice => &[Class::Reset],
+            Mutant::StallCeiling => &[Class::Hang],
+            Mutant::Forfeit => &[Class::RankCrash],
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::class::Class;
 use super::mutant::Mutant;
 use super::rng::Rng;
-use crate::Scheduling;
+use crate::{MaxFailure, Scheduling};
 use core::fmt;
 use core::time::Duration;
 use flodl_elche::Mode;
@@ -66,6 +66,9 @@ pub(crate) struct Work {
     pub(crate) batch_size: u32,
     pub(crate) parameters: u32,
     pub(crate) patience: Duration,
+    /// How often each rank is started again.
+    pub(crate) restarts: u32,
+    pub(crate) max_failure: MaxFailure,
 }
 
 /// Everything a seed has drawn.
@@ -158,7 +161,14 @@ impl Work {
         // Thousands of ranks are not run with heartbeats of milliseconds.
         let least = if ranks > 512 { 10_000.0 } else { 500.0 };
         let patience = Duration::from_millis(rng.log_within(least, 20_000.0) as u64);
-        Work { mode, epochs, samples, batch_size, parameters: rng.within(1, 40) as u32, patience }
+        let parameters = rng.within(1, 40) as u32;
+        let restarts = if rng.chance(0.4) { rng.within(1, 3) as u32 } else { 0 };
+        let max_failure = match rng.below(20) {
+            0 => MaxFailure::Absolute(rng.within(1, u64::from(ranks)) as u32),
+            1 => MaxFailure::Percent(rng.within(10, 90) as u8),
+            _ => MaxFailure::None,
+        };
+        Work { mode, epochs, samples, batch_size, parameters, patience, restarts, max_failure }
     }
 }
 
@@ -197,13 +207,13 @@ fn enabled(request: &Request, rng: &mut Rng) -> Vec<Class> {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Work { mode, epochs, samples, batch_size, parameters, patience } = &self.work;
+        let Work { mode, epochs, samples, batch_size, parameters, patience, restarts, max_failure } = &self.work;
         let batch = |pick: fn(f64, f64) -> f64, start| self.speeds.iter().map(|s| s.batch_ns / MS).fold(start, pick);
         let names: Vec<&str> = self.classes.iter().map(|class| class.name()).collect();
         write!(
             f,
             "seed {}: {} ranks on {} hosts, {mode}, {epochs} epochs of {samples} samples in batches of {batch_size}, \
-             {parameters} parameters, patience {patience:?}, batches of {:.1}..{:.1} ms, links of {:.2} and {:.2} ms, \
+             {parameters} parameters, patience {patience:?}, {restarts} restarts, max failure {max_failure}, batches of {:.1}..{:.1} ms, links of {:.2} and {:.2} ms, \
              {} strikes of [{}]",
             self.request.seed,
             self.ranks(),

@@ -10,8 +10,8 @@ use super::violation::{Rule, Violation};
 use core::ops::Range;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use std::time::Instant;
 const TWICE_EVERY: u64 = 16;
 
 /// Seeds that the self-test tries for each protection.
-const MUTANT_SEEDS: u64 = 200;
+const MUTANT_SEEDS: u64 = 2000;
 
 /// What came of many seeds.
 #[derive(Debug, Default)]
@@ -84,27 +84,31 @@ impl Survey {
 pub fn seeds(seeds: Range<u64>, request: impl Fn(u64) -> Request + Sync) -> Survey {
     let started = Instant::now();
     let (next, survey) = (AtomicU64::new(seeds.start), Mutex::new(Survey::default()));
-    let cores = thread::available_parallelism().map_or(1, usize::from);
     quietly(|| {
-        thread::scope(|scope| {
-            for _ in 0..cores {
-                scope.spawn(|| {
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds.end {
-                            return;
-                        }
-                        let report = checked(&request(seed), seed % TWICE_EVERY == 0);
-                        survey.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(report);
-                    }
-                });
+        on_all_cores(|| {
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds.end {
+                    return;
+                }
+                let report = checked(&request(seed), seed % TWICE_EVERY == 0);
+                survey.lock().unwrap_or_else(PoisonError::into_inner).add(report);
             }
         });
     });
-    let mut survey = survey.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut survey = survey.into_inner().unwrap_or_else(PoisonError::into_inner);
     survey.failures.sort_by(|a, b| a.repeat.cmp(&b.repeat));
     survey.wall_s = started.elapsed().as_secs_f64();
     survey
+}
+
+fn on_all_cores(work: impl Fn() + Sync) {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(&work);
+        }
+    });
 }
 
 /// A run, and the same again where that is to be checked.
@@ -123,16 +127,28 @@ fn checked(request: &Request, twice: bool) -> Report {
 /// For each protection, the first seed that notices when it is off.
 #[must_use]
 pub fn mutants() -> Vec<(Mutant, Option<u64>)> {
-    quietly(|| Mutant::ALL.into_iter().map(|mutant| (mutant, caught(mutant))).collect())
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(BTreeMap::new());
+    quietly(|| {
+        on_all_cores(|| {
+            while let Some(&mutant) = Mutant::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let seed = caught(mutant);
+                found.lock().unwrap_or_else(PoisonError::into_inner).insert(mutant, seed);
+            }
+        });
+    });
+    found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
 }
 
-/// The first seed that notices when `mutant`'s protection is off.
+/// The first seed that notices when `mutant`'s protection is off, and finds nothing while it is on.
 #[must_use]
 pub fn caught(mutant: Mutant) -> Option<u64> {
     (0..MUTANT_SEEDS).find(|&seed| {
         let classes = Some(mutant.against().to_vec());
-        let request = Request { classes, mutant: Some(mutant), ..Request::new(seed, (2, 12)) };
-        campaign::run(&request, false).violation.is_some()
+        let whole = Request { classes, ..Request::new(seed, (2, 12)) };
+        let without = Request { mutant: Some(mutant), ..whole.clone() };
+        let broken = |request: &Request| campaign::run(request, false).violation.is_some();
+        broken(&without) && !broken(&whole)
     })
 }
 

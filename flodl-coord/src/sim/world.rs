@@ -22,6 +22,8 @@ use std::rc::Rc;
 
 /// Events after which a run that has not ended never will, beside those of its ranks.
 const EVENTS: u64 = 500_000;
+/// What the lives of a rank wait for one another, at most.
+const FLAPPING_NS: f64 = 60e9;
 /// For each rank so many more.
 const EVENTS_A_RANK: u64 = 20_000;
 
@@ -78,13 +80,13 @@ impl World {
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         let limit = self.limit();
         while self.controller.exit.is_none() && self.fab.controller.alive {
-            let until = Time(self.faults.healed.0.max(self.last_strike().0) + limit);
+            let until = Time(self.fab.healed.0.max(self.last_strike().0) + limit);
             self.step(until, "the run does not end")?;
         }
         // What the end asks for, and what the end of a controller makes everybody do.
         self.controller_ends();
         let patience = self.fab.options.work.patience.as_nanos() as u64;
-        let until = Time(self.fab.now.max(self.faults.healed).0 + 6 * patience + 10_000_000_000);
+        let until = Time(self.fab.now.max(self.fab.healed).0 + 6 * patience + 10_000_000_000);
         while self.somebody_lives() {
             self.step(until, "processes outlive the run")?;
         }
@@ -124,7 +126,7 @@ impl World {
         let work = &options.work;
         let batches = work.epochs * work.samples.div_ceil(u64::from(work.batch_size));
         let patience = work.patience.as_nanos() as f64;
-        (slowest * batches as f64 * 4.0 + patience * 100.0 + options.expected_ns() * 10.0) as u64
+        (slowest * batches as f64 * 4.0 + patience * 100.0 + options.expected_ns() * 10.0 + FLAPPING_NS) as u64
     }
 
     fn step(&mut self, until: Time, what: &str) -> Result<(), Violation> {
