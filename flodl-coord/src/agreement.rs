@@ -145,7 +145,7 @@ impl Lists {
 
     /// Those whose list of tensors has not come in time, though they give signs of life.
     pub(crate) fn overdue(&mut self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
-        let fate = || Fate::Breach(Breach::ManifestLate { within: ctx.deadlines.silence });
+        let fate = || Fate::ListLate { within: ctx.deadlines.silence };
         self.agenda.take_due(ctx.now).into_iter().map(|rank| (rank, fate())).collect()
     }
 

@@ -46,7 +46,7 @@ impl Running {
             self.consensus = Some(Held { version, digest: folded.digest });
         }
         self.update_members(ctx, &open, &closing);
-        self.record_round(ctx, &open, &parts, &closing);
+        self.record_round(ctx, &open, &closing);
         self.last_done = Some((open.id, closing.outcome, closing.next));
         if matches!(closing.outcome, RoundOutcome::Committed { .. }) {
             self.outdate_detached(ctx);
@@ -85,7 +85,8 @@ impl Running {
         for (&rank, part) in open.parts() {
             let counts = any_mass && self.consensus.is_some();
             let folded = if counts { part_of(parts, rank) } else { FoldedPart::None };
-            let verdict = Verdict { part: folded, steps: part.steps, blamed: blamed(ctx, rank, part) };
+            let blamed = blamed(ctx, rank, part);
+            let verdict = Verdict { part: folded, steps: part.steps, unheard: part.unheard, blamed };
             settled.insert(rank, self.ledger.settle(rank, open.id, verdict));
         }
         settled
@@ -169,7 +170,7 @@ impl Running {
         }
     }
 
-    fn record_round(&mut self, ctx: &mut Context<'_>, open: &OpenRound, parts: &Parts, closing: &Closing) {
+    fn record_round(&mut self, ctx: &mut Context<'_>, open: &OpenRound, closing: &Closing) {
         let round = open.id;
         let RoundOutcome::Committed { version } = closing.outcome else {
             let text = "nothing was folded: everybody keeps what it has";
@@ -177,13 +178,12 @@ impl Running {
             return;
         };
         let settled = || closing.settled.iter().map(|(&rank, settlement)| (rank, settlement));
-        let partial = |rank: &Rank| matches!(part_of(parts, *rank), FoldedPart::Chunks(_));
         let kind = EventKind::RoundCommitted {
             round,
             version,
             committed: settled().filter(|(_, s)| s.committed > 0).map(|(rank, s)| (rank, s.committed)).collect(),
             repeats: settled().map(|(_, settlement)| settlement.repeats).sum(),
-            partial: open.parts().keys().copied().filter(partial).collect(),
+            partial: settled().filter(|(_, settlement)| settlement.repeats > 0).map(|(rank, _)| rank).collect(),
             digests_equal: closing.unequal.is_empty(),
         };
         ctx.event(kind, None);

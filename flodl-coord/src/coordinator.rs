@@ -100,7 +100,7 @@ impl Coordinator {
         match input {
             Input::HostConnected { session, host, rank_count } => self.host_connected(session, host, rank_count, now),
             Input::HostLost { session, error } => self.host_lost(session, (Loss::Broken, &error), now),
-            Input::HostResumed { session, host } => self.host_resumed(session, host, now),
+            Input::HostResumed { session, host, first } => self.host_resumed(session, (host, first), now),
             Input::FromHost { session, report } => self.host_report(session, report, now),
             Input::FromRank { session, rank, incarnation, report } => {
                 if self.members.speaks_for(session, rank, incarnation) {

@@ -59,6 +59,11 @@ pub enum Fate {
         /// How long.
         still: Duration,
     },
+    /// Its list of tensors did not come, though it gave signs of life: a slow link, or a program that hangs.
+    ListLate {
+        /// The time given.
+        within: Duration,
+    },
     /// It did not end within the time given for it.
     Overdue {
         /// The time given.
@@ -111,12 +116,6 @@ pub enum Breach {
     /// Its manifest does not hash to the digest it was announced with.
     #[error("its list of tensors does not match the digest it announced")]
     Manifest,
-    /// Its manifest did not come.
-    #[error("it did not send its list of tensors within {within:?} of being asked")]
-    ManifestLate {
-        /// The time given.
-        within: Duration,
-    },
     /// Its model has nothing to train.
     #[error("its model holds no parameters: there is nothing to train")]
     NoParameters,
@@ -165,7 +164,7 @@ impl Fate {
             Fate::Finished | Fate::Left | Fate::Disconnected { .. } | Fate::Silent { .. } | Fate::HostLost { .. } => {
                 false
             }
-            Fate::OutOfSync { .. } | Fate::Overdue { .. } => false,
+            Fate::OutOfSync { .. } | Fate::ListLate { .. } | Fate::Overdue { .. } => false,
         }
     }
 
@@ -183,6 +182,7 @@ impl Fate {
             Fate::Breach(_) => "protocol-breach",
             Fate::OutOfSync { .. } => "out-of-sync",
             Fate::Stalled { .. } => "stalled",
+            Fate::ListLate { .. } => "list-late",
             Fate::Overdue { .. } => "overdue",
         }
     }
@@ -227,6 +227,9 @@ impl fmt::Display for Fate {
                     "it gave signs of life but made no progress for {:.1} s: its program hangs",
                     still.as_secs_f64()
                 )
+            }
+            Fate::ListLate { within } => {
+                write!(f, "it did not send its list of tensors within {within:?} of being asked")
             }
             Fate::Overdue { within } => write!(f, "it did not end within {within:?} of being told to"),
         }

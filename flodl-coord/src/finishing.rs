@@ -206,8 +206,10 @@ impl Finishing {
                 Vec::new()
             }
             Stage::Ending { until } if ctx.now >= *until => {
-                let late = ctx.members.living().map(|m| (m.rank, Fate::Overdue { within: ctx.deadlines.shutdown }));
-                late.collect()
+                // Whose host is out of reach may not have heard of the end: it is told when it is back, if it comes in time.
+                self.stage = Stage::Ending { until: ctx.now.plus(ctx.deadlines.shutdown) };
+                let in_reach = ctx.members.living().filter(|m| !matches!(m.state, State::Detached { .. }));
+                in_reach.map(|m| (m.rank, Fate::Overdue { within: ctx.deadlines.shutdown })).collect()
             }
             Stage::Evaluating { .. } | Stage::Saving { .. } | Stage::Ending { .. } => Vec::new(),
         }

@@ -173,7 +173,7 @@ mod tests {
         let mut members = Members::new(Deadlines::from_patience(Duration::from_secs(10)));
         let host = HostId::from_name("a").expect("a name");
         let count = states.len() as u32;
-        let link = HostLink { host, ranks: Vec::new(), seen: Time::ZERO };
+        let link = HostLink { host, first: SessionId(0), ranks: Vec::new(), seen: Time::ZERO };
         members.admit((SessionId(1), link), count, (count, false)).expect("room");
         for (rank, state) in (0..).map(Rank).zip(states) {
             members.get_mut(rank).expect("is there").state = state;

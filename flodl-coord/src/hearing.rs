@@ -43,7 +43,7 @@ impl Coordinator {
         if count == 0 {
             return Err(Reason::new("no-ranks", format!("host {name} brings no ranks: start join with -n 1 or more")));
         }
-        let link = HostLink { host, ranks: Vec::new(), seen: now };
+        let link = HostLink { host, first: session, ranks: Vec::new(), seen: now };
         let taken = self.members.ever();
         // A run that has begun takes whoever comes; before, it waits for as many as it was told.
         let room = if late { (RANKS_MAX, true) } else { (world, false) };
@@ -139,6 +139,10 @@ impl Coordinator {
                     control: Control::Fenced { incarnation },
                 });
             }
+            return;
+        }
+        // Until its relay has said where it stands nothing of it counts, but that it has failed.
+        if matches!(member.state, State::Detached { .. }) && !matches!(report, Report::Failed { .. }) {
             return;
         }
         let breach = match report {

@@ -32,6 +32,8 @@ pub enum Input {
         session: SessionId,
         /// Its host.
         host: HostId,
+        /// The session that the same relay was connected by first.
+        first: SessionId,
     },
     /// A relay speaks about its host.
     FromHost {

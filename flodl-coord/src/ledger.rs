@@ -39,6 +39,8 @@ pub(crate) struct Verdict {
     pub(crate) part: FoldedPart,
     /// Optimizer steps in it, where the rank lived to tell.
     pub(crate) steps: Option<u64>,
+    /// Samples leased to it of which nobody heard whether they are in it; they have gone back.
+    pub(crate) unheard: u64,
     /// Whether what is missing is missing by the rank's own doing.
     pub(crate) blamed: bool,
 }
@@ -66,6 +68,11 @@ impl Ledger {
     /// Up to `samples` positions for a rank.
     pub(crate) fn lease(&mut self, rank: Rank, samples: u64) -> Vec<Range> {
         id::ranges(&self.pool.lease(id::slot(rank), samples))
+    }
+
+    /// Samples that are leased to a rank and not reported on.
+    pub(crate) fn leased(&self, rank: Rank) -> u64 {
+        self.pool.out_of(id::slot(rank))
     }
 
     /// A rank's window is over: what it used is trained, the rest of its leases goes back.
@@ -116,10 +123,13 @@ impl Ledger {
                 // Who died before it told its steps trained whole batches but for the last; nobody makes a step on nothing.
                 let steps = verdict.steps.unwrap_or(samples.div_ceil(u64::from(self.batch_size)));
                 self.global_step = self.global_step.saturating_add(steps.min(samples));
-                Settlement { committed: samples, ..Settlement::default() }
+                Settlement { committed: samples, given_back: verdict.unheard, repeats: verdict.unheard }
             }
             FoldedPart::None => Settlement { given_back: samples, ..Settlement::default() },
-            FoldedPart::Chunks(_) => Settlement { given_back: samples, repeats: samples, ..Settlement::default() },
+            FoldedPart::Chunks(_) => {
+                let again = samples + verdict.unheard;
+                Settlement { given_back: again, repeats: again, ..Settlement::default() }
+            }
         }
     }
 
@@ -193,7 +203,7 @@ mod tests {
     #[test]
     fn a_complete_epoch_is_no_longer_open() {
         let mut ledger = Ledger::new(100, 1, 10);
-        let whole = Verdict { part: FoldedPart::Whole, steps: None, blamed: false };
+        let whole = Verdict { part: FoldedPart::Whole, steps: None, unheard: 0, blamed: false };
         for (samples, open) in
             [(60, (Epoch(0), vec![(Epoch(0), vec![Range { start: 0, end: 60 }])])), (40, (Epoch(1), vec![]))]
         {

@@ -79,6 +79,8 @@ pub(crate) enum Work {
 #[derive(Clone, Debug)]
 pub(crate) struct HostLink {
     pub(crate) host: HostId,
+    /// The session that its relay was connected by first.
+    pub(crate) first: SessionId,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) seen: Time,
 }
@@ -101,8 +103,8 @@ pub(crate) struct Members {
 struct Hosts {
     by_session: BTreeMap<SessionId, HostLink>,
     by_host: BTreeMap<HostId, SessionId>,
-    /// Hosts whose link is lost: their last session, and their ranks.
-    parted: BTreeMap<HostId, (SessionId, Vec<Rank>)>,
+    /// Hosts whose link is lost: their last session, and what it was.
+    parted: BTreeMap<HostId, (SessionId, HostLink)>,
     /// When to look at which link.
     agenda: Agenda<SessionId>,
 }
@@ -372,13 +374,14 @@ impl Members {
         let link = self.hosts.by_session.remove(&session)?;
         self.hosts.by_host.remove(&link.host);
         self.hosts.agenda.keep(session, None);
-        self.hosts.parted.insert(link.host, (session, link.ranks.clone()));
+        self.hosts.parted.insert(link.host, (session, link.clone()));
         Some(link)
     }
 
-    /// What a host had whose link was lost.
-    pub(crate) fn parted(&mut self, host: HostId) -> Option<(SessionId, Vec<Rank>)> {
-        self.hosts.parted.remove(&host)
+    /// The ranks of a host whose link was lost, and its last session, where the relay is the one that it was.
+    pub(crate) fn parted(&mut self, (host, first): (HostId, SessionId)) -> Option<(SessionId, Vec<Rank>)> {
+        self.hosts.parted.get(&host).filter(|(_, link)| link.first == first)?;
+        self.hosts.parted.remove(&host).map(|(session, link)| (session, link.ranks))
     }
 
     pub(crate) fn insert_host(&mut self, session: SessionId, link: HostLink) {
@@ -446,7 +449,7 @@ mod tests {
 
     fn link(name: &str) -> HostLink {
         let host = HostId::from_name(name).expect("a name");
-        HostLink { host, ranks: Vec::new(), seen: Time::ZERO }
+        HostLink { host, first: SessionId(0), ranks: Vec::new(), seen: Time::ZERO }
     }
 
     #[test]

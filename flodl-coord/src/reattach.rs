@@ -16,10 +16,11 @@ use crate::round::Out;
 use crate::running::{Cycle, Running};
 use crate::{Fate, Output};
 use flodl_wire::message::control::{Next, RoundOutcome};
+use flodl_wire::message::join::Admit;
 use flodl_wire::message::record::{EventKind, Reason};
 use flodl_wire::message::report::RankState;
 use flodl_wire::message::{Control, Report};
-use flodl_wire::{HostId, Rank, SessionId, Time};
+use flodl_wire::{HostId, Incarnation, Rank, SessionId, Time};
 
 /// How a link was lost.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -52,7 +53,11 @@ impl Coordinator {
                 self.lose(rank, Fate::Finished, now);
                 continue;
             }
-            let was = Box::new(std::mem::replace(&mut member.state, State::Starting));
+            // Its host may have been back already, without having said yet where the rank stands.
+            let was = match std::mem::replace(&mut member.state, State::Starting) {
+                State::Detached { was, .. } => was,
+                state => Box::new(state),
+            };
             member.state = State::Detached { until, error: error.to_owned(), was };
             drop(member);
             let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
@@ -76,9 +81,9 @@ impl Coordinator {
     }
 
     /// A lost host's relay is back, through another session.
-    pub(crate) fn host_resumed(&mut self, session: SessionId, host: HostId, now: Time) {
+    pub(crate) fn host_resumed(&mut self, session: SessionId, (host, first): (HostId, SessionId), now: Time) {
         self.watch.moved(now);
-        let Some((was, ranks)) = self.members.parted(host) else {
+        let Some((was, ranks)) = self.members.parted((host, first)) else {
             let text = format!("host {} comes back to a run that does not know it: start join anew", host.name());
             let why = Reason::new("unknown-host", text);
             self.ctx(now).alert(why.clone());
@@ -99,15 +104,45 @@ impl Coordinator {
                 }
             }
         }
-        self.members.insert_host(session, HostLink { host, ranks, seen: now });
+        self.members.insert_host(session, HostLink { host, first, ranks: ranks.clone(), seen: now });
         self.ctx(now).event(EventKind::HostBack { host }, None);
+        self.begin_again(session, &ranks);
+    }
+
+    /// Its relay may never have heard of the lives that it was to begin: nothing is known of them. It takes what it has
+    /// heard before as said once more, and says where those stand that it has begun.
+    fn begin_again(&mut self, session: SessionId, ranks: &[Rank]) {
+        let starting = |rank: &Rank| match self.members.get(*rank) {
+            Some(member) if matches!(&member.state, State::Detached { was, .. } if matches!(**was, State::Starting)) => {
+                Some((*rank, member.incarnation, member.past.losses == 0))
+            }
+            _ => None,
+        };
+        let starting: Vec<(Rank, Incarnation, bool)> = ranks.iter().filter_map(starting).collect();
+        let none_known = starting.len() == ranks.len() && starting.iter().all(|&(.., is_first)| is_first);
+        if none_known {
+            let ids = starting.iter().map(|&(rank, incarnation, _)| (rank, incarnation)).collect();
+            let admit = Admit { session, ids, world_size: self.config.world_size };
+            self.out.push_back(Output::ToHost { session, control: Control::Admit(admit) });
+        }
+        for (rank, incarnation, is_first) in starting {
+            if let Some(mut member) = self.members.get_mut(rank).filter(|_| none_known || !is_first) {
+                member.state = State::Starting;
+            }
+            if !is_first {
+                self.out.push_back(Output::ToHost { session, control: Control::Restart { rank, incarnation } });
+            }
+        }
     }
 
     /// A rank of a host that is back says, through its relay, where it stands.
     pub(crate) fn rank_state(&mut self, session: SessionId, state: RankState, now: Time) {
         let RankState { rank, incarnation, .. } = state;
-        if !self.members.speaks_for(session, rank, incarnation) || !self.reattach(rank, now) {
-            let control = Control::Fenced { incarnation };
+        let known = self.members.speaks_for(session, rank, incarnation);
+        if !known || !self.reattach(rank, now) {
+            // Who was let go may not have heard it.
+            let let_go = known && self.has_finished(rank);
+            let control = if let_go { Control::Shutdown } else { Control::Fenced { incarnation } };
             self.out.push_back(Output::ToRank { session, rank, incarnation, control });
             return;
         }
@@ -159,7 +194,7 @@ impl Running {
     fn cut(&mut self, ctx: &mut Context<'_>, rank: Rank) {
         let in_round = matches!(&self.cycle, Cycle::Round(open) if open.parts().contains_key(&rank));
         if in_round {
-            self.out_of_round(rank, Out::Cut);
+            self.out_of_round(rank, Out::Cut, ctx.now);
             self.outdate(ctx, rank);
         }
     }

@@ -23,9 +23,10 @@ pub(crate) struct OpenRound {
     pub(crate) folded: Option<Folded>,
     /// Whom the folds wait for.
     pub(crate) waits: Waits,
-    /// When the last snapshot was told of: before that nobody's chunks are due.
+    /// When the last snapshot was told of, or the last that was waited for let go: before that nobody's chunks are due.
     pub(crate) snapshot_at: Time,
-    /// When its ceiling began to count: requested, and once more when its result is there and answers are due.
+    /// When its ceiling began to count: requested, and once more when its result is there and answers are due, and whenever
+    /// somebody was let go that held up the others.
     pub(crate) counts_from: Time,
     /// It is past its ceiling and there was nobody to hold to account for it.
     pub(crate) nobody_late: bool,
@@ -49,6 +50,8 @@ pub(crate) struct RoundPart {
     pub(crate) ack: Option<SyncAck>,
     /// It is out of the round: nothing more is expected of it.
     pub(crate) out: Option<Out>,
+    /// Samples that were leased to it when it came out: whether it had trained them was not heard.
+    pub(crate) unheard: u64,
 }
 
 /// How a rank came to be out of a round.
@@ -87,7 +90,8 @@ impl OpenRound {
         let mut parts: BTreeMap<Rank, RoundPart> = taking
             .map(|member| {
                 let part = if member.is_active() { Part::Contribute } else { Part::Receive };
-                (member.rank, RoundPart { incarnation: member.incarnation, part, steps: None, ack: None, out: None })
+                let (incarnation, unheard) = (member.incarnation, 0);
+                (member.rank, RoundPart { incarnation, part, steps: None, ack: None, out: None, unheard })
             })
             .collect();
         if let Some(source) = parts.values_mut().next().filter(|_| !consensus) {
@@ -122,11 +126,14 @@ impl OpenRound {
         }
     }
 
-    /// Nothing more is expected of a rank. Whether it was in the round, to contribute.
-    pub(crate) fn leave(&mut self, rank: Rank, out: Out) -> bool {
+    /// Nothing more is expected of a rank, of which so many leased samples were not heard of. Whether it was in the round,
+    /// to contribute.
+    pub(crate) fn leave(&mut self, rank: Rank, (out, unheard): (Out, u64), now: Time) -> bool {
         let Some(part) = self.parts.get_mut(&rank).filter(|part| part.out.is_none()) else { return false };
-        part.out = Some(out);
-        self.lacking.snapshots.remove(&rank);
+        (part.out, part.unheard) = (Some(out), unheard);
+        if self.lacking.snapshots.remove(&rank) {
+            self.snapshot_at = now;
+        }
         self.lacking.acks.remove(&rank);
         part.part == Part::Contribute
     }
@@ -212,6 +219,11 @@ impl OpenRound {
 }
 
 impl RoundPart {
+    /// Whether its words about the round count: it is not out of it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.out.is_none()
+    }
+
     /// What it received, where it has the whole result.
     pub(crate) fn received(&self) -> Option<&Received> {
         self.ack.as_ref()?.received()

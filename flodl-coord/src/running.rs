@@ -158,6 +158,10 @@ impl Running {
         if matches!(member.state, State::Syncing) && report.window <= self.window {
             return Ok(());
         }
+        // Who had no share in a window may say that it is over when another one is planned already.
+        if member.is_active() && report.window < self.window && report.used.is_empty() {
+            return Ok(());
+        }
         let leased = match member.state {
             State::Active(Work::Training { window, leased, .. })
                 if window == report.window && self.ledger.epoch == report.epoch =>
@@ -228,9 +232,12 @@ impl Running {
     pub(crate) fn snapshot(&mut self, ctx: &Context<'_>, rank: Rank, snapshot: &Snapshot) -> Result<(), Breach> {
         let Snapshot { round, steps, ref ranges } = *snapshot;
         let Cycle::Round(open) = &mut self.cycle else { return Ok(()) };
-        let Some(part) = open.parts().get(&rank).filter(|part| open.id == round && part.steps.is_none()) else {
+        let Some(part) = open.parts().get(&rank).filter(|part| open.id == round && part.is_awaited()) else {
             return Ok(());
         };
+        if part.steps.is_some() {
+            return Ok(());
+        }
         if part.part == Part::Contribute {
             if ctx.members.get(rank).is_some_and(Member::is_training) {
                 return Err(Breach::Order { round });
@@ -245,7 +252,7 @@ impl Running {
     pub(crate) fn acknowledged(&mut self, rank: Rank, ack: SyncAck) -> Result<(), Breach> {
         if let Cycle::Round(open) = &mut self.cycle
             && open.id == ack.round
-            && let Some(part) = open.parts().get(&rank).filter(|part| part.ack.is_none())
+            && let Some(part) = open.parts().get(&rank).filter(|part| part.is_awaited() && part.ack.is_none())
         {
             if part.part == Part::Contribute && part.steps.is_none() {
                 return Err(Breach::Order { round: ack.round });
@@ -302,6 +309,10 @@ impl Running {
         let still = ctx.now.since(open.counts_from);
         let late = open.late(ctx.members, still);
         open.nobody_late = late.is_empty();
+        if !late.is_empty() {
+            // They held up the others, who have the whole ceiling from now on.
+            open.counts_from = ctx.now;
+        }
         late
     }
 
@@ -349,7 +360,7 @@ impl Running {
     /// A rank's life is over: its samples go back, plans and the open round go on without it.
     pub(crate) fn lose(&mut self, ctx: &mut Context<'_>, rank: Rank, fate: &Fate) {
         let brought_itself_down = fate.brought_itself_down();
-        self.out_of_round(rank, Out::Dead { brought_itself_down });
+        self.out_of_round(rank, Out::Dead { brought_itself_down }, ctx.now);
         self.ledger.release(rank, brought_itself_down);
         self.scheduler.leave(id::slot(rank));
         if matches!(self.cycle, Cycle::Window) {
@@ -359,10 +370,12 @@ impl Running {
     }
 
     /// Nothing more is expected of a rank in the open round. Its whole contribution may be folded already, even where its
-    /// word of the snapshot got lost: what it has trained waits for the fold's verdict.
-    pub(crate) fn out_of_round(&mut self, rank: Rank, out: Out) {
+    /// word of the snapshot got lost: what it has trained waits for the fold's verdict. Which of its leases it has trained
+    /// nobody knows where its window report got lost too: they go back, and are repeats if it is folded.
+    pub(crate) fn out_of_round(&mut self, rank: Rank, out: Out, now: Time) {
+        let unheard = self.ledger.leased(rank);
         if let Cycle::Round(open) = &mut self.cycle
-            && open.leave(rank, out)
+            && open.leave(rank, (out, unheard), now)
         {
             self.ledger.enter_round_at_death(rank, open.id);
         }

@@ -208,7 +208,7 @@ mod tests {
         fn the_tally_is_true(changes in prop::collection::vec((0..RANKS, state(), 0u32..5, any::<bool>()), 0..40)) {
             let mut members = Members::new(Deadlines::from_patience(Duration::from_secs(10)));
             let host = HostId::from_name("a").expect("a name");
-            let link = HostLink { host, ranks: Vec::new(), seen: Time::ZERO };
+            let link = HostLink { host, first: SessionId(0), ranks: Vec::new(), seen: Time::ZERO };
             members.admit((SessionId(1), link), RANKS, (RANKS, false)).expect("room");
             for (rank, state, missed, leaves) in changes {
                 let rank = Rank(rank);

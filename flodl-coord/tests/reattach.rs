@@ -32,8 +32,9 @@ fn state(window: Option<u64>, round: (u64, bool), words: Vec<Report>) -> RankSta
 /// Rank 1's host is back through session 11. What rank 1 is told.
 fn comes_back(script: &mut Script, state: RankState) -> Vec<Control> {
     let (session, host) = (SessionId(11), HostId::from_name("host1").expect("a name"));
+    let first = script.sessions[1];
     script.sessions[1] = session;
-    script.take(Input::HostResumed { session, host });
+    script.take(Input::HostResumed { session, host, first });
     let from = script.outputs.len();
     script.take(Input::FromHost { session, report: HostReport::RankState(Box::new(state)) });
     let told = |output: &Output| match output {
@@ -128,7 +129,7 @@ fn who_does_not_come_back_in_time_is_gone_and_who_comes_later_is_fenced() {
 fn a_host_that_the_run_does_not_know_is_refused() {
     let mut script = Script::training();
     let (session, host) = (SessionId(12), HostId::from_name("nobody").expect("a name"));
-    script.take(Input::HostResumed { session, host });
+    script.take(Input::HostResumed { session, host, first: SessionId(3) });
     assert!(script.outputs.contains(&Output::CloseHost { session }));
     let back = script.events().filter(|(kind, _)| matches!(kind, EventKind::HostBack { .. }));
     assert_eq!(back.count(), 0);

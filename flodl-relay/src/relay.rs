@@ -55,6 +55,8 @@ pub struct Relay {
     uplink: Uplink,
     routes: Routes,
     session: Option<SessionId>,
+    /// The session of the first link, by which the controller knows this relay on any later one.
+    first: Option<SessionId>,
     lives: BTreeMap<Rank, Life>,
     round: Option<OpenRound>,
     /// The consensus in force.
@@ -100,6 +102,7 @@ impl Relay {
             uplink: Uplink::Up,
             routes: Routes::default(),
             session: None,
+            first: None,
             lives: BTreeMap::new(),
             round: None,
             version: Version(0),
@@ -122,6 +125,12 @@ impl Relay {
     #[must_use]
     pub fn resuming(self, resumes: bool) -> Relay {
         Relay { intent: Intent { resumes, ..self.intent }, ..self }
+    }
+
+    /// The same, under the session of its handshake: where its link breaks before it is admitted, it comes back as that.
+    #[must_use]
+    pub fn of_session(self, session: SessionId) -> Relay {
+        Relay { session: Some(session), first: Some(session), ..self }
     }
 
     /// Takes one input. Afterwards every output is to be taken with [`Relay::poll`].
@@ -176,7 +185,8 @@ impl Relay {
             Process::Ended { .. } => None,
             Process::Live | Process::Told { .. } => None,
         });
-        exits.chain([stage, self.heartbeat]).min()
+        let fenced = self.lives.values().filter_map(|life| life.kill_at);
+        exits.chain(fenced).chain([stage, self.heartbeat]).min()
     }
 
     /// Who may connect now, for the shell's handshakes.
@@ -207,7 +217,7 @@ impl Relay {
                 self.obey(control.clone(), now);
                 self.pass_to_all(&frame, &control);
             }
-            Stream::Rank(rank) => self.pass_to(rank, frame, &control),
+            Stream::Rank(rank) => self.pass_to(rank, frame, &control, now),
         }
     }
 
@@ -221,14 +231,18 @@ impl Relay {
         }
     }
 
-    fn pass_to(&mut self, rank: Rank, frame: Frame, control: &Control) {
+    fn pass_to(&mut self, rank: Rank, frame: Frame, control: &Control, now: Time) {
         self.overhear(rank, control);
-        let incarnation = frame.incarnation;
+        let (incarnation, grace) = (frame.incarnation, self.patience / 2);
         let Some(life) = self.life(rank, incarnation) else {
             self.strays += 1;
             return;
         };
         life.memory.is_told((rank, incarnation), control);
+        if matches!(control, Control::Fenced { .. }) {
+            // It ends itself and says why, unless it hangs.
+            life.kill_at.get_or_insert(now.plus(grace));
+        }
         match self.routes.control(rank) {
             Some(connection) => self.out.push_back(Output::ToRank { connection, frame }),
             None => self.strays += 1,
@@ -280,10 +294,16 @@ impl Relay {
     }
 
     fn admit(&mut self, admit: &Admit) {
-        if self.session.replace(admit.session).is_some() {
-            self.warn(Warning::Misplaced("a second admission"));
+        if !self.lives.is_empty() {
+            // It is said once more after a link that broke early.
+            let known = |&(rank, _): &(Rank, Incarnation)| self.lives.contains_key(&rank);
+            if admit.ids.len() != self.lives.len() || !admit.ids.iter().all(known) {
+                self.warn(Warning::Misplaced("a second admission"));
+            }
             return;
         }
+        self.session = Some(admit.session);
+        self.first.get_or_insert(admit.session);
         let (world_size, local_world_size) = (admit.world_size, u32::try_from(admit.ids.len()).unwrap_or(u32::MAX));
         for (local_rank, &(rank, incarnation)) in (0..).zip(&admit.ids) {
             self.begin(rank, Life::first(incarnation, Place { local_rank, local_world_size, world_size }));
@@ -419,6 +439,7 @@ impl Relay {
     }
 
     fn tick(&mut self, now: Time) {
+        self.kill_fenced(now);
         let all_ended = self.lives.values().all(|life| matches!(life.process, Process::Told { .. }));
         match self.stage {
             Stage::Running if self.intent.leaving && all_ended => self.end(Ok(())),

@@ -255,6 +255,38 @@ fn the_dead_are_dropped_killed_and_closed_and_others_dead_only_passed_on() {
 }
 
 #[test]
+fn a_relay_whose_link_breaks_before_it_is_admitted_comes_back_as_what_it_was() {
+    let mut relay = Relay::new(PATIENCE, Time::ZERO).of_session(SessionId(8)).resuming(true);
+    let lost = || Input::UpstreamLost { why: "reset".to_owned() };
+    assert_eq!(give(&mut relay, lost()), ["redial session 8"]);
+    assert_eq!(give(&mut relay, Input::Resumed { session: SessionId(9) }), [""; 0]);
+    let admit = Control::Admit(Admit { session: SessionId(9), ids: vec![(Rank(0), LIFE)], world_size: 1 });
+    assert!(order(&mut relay, Stream::Host, &admit, Time::ZERO)[0].starts_with("start rank 0"));
+    assert_eq!(give(&mut relay, lost())[0], "redial session 8", "by its first session on whatever link");
+}
+
+#[test]
+fn who_is_fenced_hears_it_and_is_killed_if_it_does_not_end() {
+    let fenced = Control::Fenced { incarnation: LIFE };
+    let mut relay = relay();
+    assert_eq!(order(&mut relay, Stream::Rank(Rank(6)), &fenced, Time::ZERO), ["to 60: rank 6"]);
+    // Said again, it does not live longer for it.
+    order(&mut relay, Stream::Rank(Rank(6)), &fenced, Time::ZERO.plus(PATIENCE / 4));
+    let over = Time::ZERO.plus(PATIENCE / 2);
+    assert!(relay.next_deadline().is_some_and(|at| at <= over));
+    relay.handle(Input::Tick, over);
+    assert!(drained(&mut relay).contains(&"kill rank 6".to_owned()));
+    relay.handle(Input::Tick, over.plus(PATIENCE / 20));
+    assert!(!drained(&mut relay).contains(&"kill rank 6".to_owned()), "it is killed once");
+
+    let mut relay = self::relay();
+    order(&mut relay, Stream::Rank(Rank(6)), &fenced, Time::ZERO);
+    exited(&mut relay, 6, ExitStatus::Code(1));
+    relay.handle(Input::Tick, over);
+    assert!(!drained(&mut relay).contains(&"kill rank 6".to_owned()), "it has ended by itself");
+}
+
+#[test]
 fn a_rank_condemned_while_it_starts_is_killed_when_it_runs() {
     let mut relay = Relay::new(PATIENCE, Time::ZERO);
     let admit = Control::Admit(Admit { session: SESSION, ids: vec![(Rank(0), LIFE)], world_size: 1 });
@@ -329,6 +361,13 @@ fn nonsense_of_the_controller_is_passed_over_with_a_warning() {
     let mut relay = relay();
     let admit = Control::Admit(Admit { session: SESSION, ids: vec![], world_size: 9 });
     assert!(order(&mut relay, Stream::Host, &admit, Time::ZERO)[0].contains("a second admission"));
+    let ids = vec![(Rank(4), LIFE), (Rank(6), LIFE)];
+    let admit = Control::Admit(Admit { session: SESSION, ids, world_size: 9 });
+    assert_eq!(
+        order(&mut relay, Stream::Host, &admit, Time::ZERO),
+        [""; 0],
+        "the same is said again after a broken link"
+    );
     let payload = bytes::Bytes::from_static(&[250; 9]);
     let frame = Frame { kind: Kind::Control, stream: Stream::Host, incarnation: Incarnation(0), payload };
     assert!(

@@ -179,12 +179,12 @@ impl Acceptor {
             (Role::Relay { rank_count }, Channel::Control) => rank_count,
             _ => return Err(RejectedLink::NoSuchSession(link.session)),
         };
-        let resumes = hello.session != SessionId(0);
-        if !self.gate.enter(link.session, (hello.host_id, resumes)) {
+        let resumed = Some(hello.session).filter(|&first| first != SessionId(0));
+        if !self.gate.enter(link.session, (hello.host_id, resumed)) {
             return Err(RejectedLink::Duplicate(hello.host_id));
         }
-        self.enter_control(link, hello.host_id, if resumes { Entrance::Again } else { Entrance::With(rank_count) })
-            .await;
+        let entrance = resumed.map_or(Entrance::With(rank_count), Entrance::Again);
+        self.enter_control(link, hello.host_id, entrance).await;
         Ok(())
     }
 

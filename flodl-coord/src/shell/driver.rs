@@ -60,8 +60,8 @@ pub struct Opened {
 pub(crate) enum Entrance {
     /// For the first time, with so many ranks.
     With(u32),
-    /// Again, after its link was lost.
-    Again,
+    /// Again, after its link was lost; its first session was this.
+    Again(SessionId),
 }
 
 /// What the root reducer is told.
@@ -179,12 +179,12 @@ impl Driver {
         let (session, host, entrance) = (opened.session, opened.host, opened.entrance);
         let input = match entrance {
             Entrance::With(rank_count) => Input::HostConnected { session, host, rank_count },
-            Entrance::Again => {
+            Entrance::Again(first) => {
                 let older = self.peers.values().find(|peer| peer.host == host).map(|peer| peer.session);
                 if let Some(older) = older {
                     self.lose(older, "its relay has connected anew".to_owned());
                 }
-                Input::HostResumed { session, host }
+                Input::HostResumed { session, host, first }
             }
         };
         self.peers.insert(session, opened);

@@ -47,6 +47,8 @@ struct Promise {
 #[derive(Debug)]
 struct Session {
     host: HostId,
+    /// The session that its relay was connected by first.
+    first: SessionId,
     has_data: bool,
 }
 
@@ -81,15 +83,14 @@ impl Gate {
 
     /// Makes the authenticated control connection the host's session. False where the host has one by now, unless it is to be
     /// taken up again.
-    pub(crate) fn enter(&self, session: SessionId, (host, resumes): (HostId, bool)) -> bool {
+    pub(crate) fn enter(&self, session: SessionId, (host, resumed): (HostId, Option<SessionId>)) -> bool {
         let mut table = self.table();
-        if resumes {
-            table.sessions.retain(|_, session| session.host != host);
-        }
+        let first = resumed.unwrap_or(session);
+        table.sessions.retain(|_, session| session.host != host || session.first != first);
         if table.sessions.values().any(|session| session.host == host) {
             return false;
         }
-        table.sessions.insert(session, Session { host, has_data: false });
+        table.sessions.insert(session, Session { host, first, has_data: false });
         true
     }
 
@@ -139,8 +140,8 @@ impl Gate {
         match hello.channel {
             Channel::Control if rank_count == 0 => Err("a host joins with at least one rank: give -n".to_owned()),
             Channel::Control => match table.sessions.iter().find(|(_, session)| session.host == host) {
-                // Its key says that it is the same host, so what is known of the older connection is out of date.
-                Some((session, _)) if hello.session == SessionId(0) => Err(format!(
+                // Its key and first session say that it is the same relay: the older connection is out of date.
+                Some((session, of)) if hello.session != of.first => Err(format!(
                     "host {} is already here ({session}): every host of a run needs its own ticket",
                     host.name()
                 )),
@@ -247,7 +248,7 @@ mod tests {
         let gate = gate(true);
         let a = control("a");
         let session = gate.answer(&a, false).expect("is new");
-        assert!(gate.enter(session, (a.host_id, false)));
+        assert!(gate.enter(session, (a.host_id, None)));
         assert!(gate.answer(&a, false).expect_err("is here").contains("host a is already here"));
         let other = gate.answer(&control("b"), false).expect("another host");
         assert_ne!(other, session);
@@ -276,7 +277,7 @@ mod tests {
         assert!(gate.answer(&hello("b", Channel::Data, session), false).is_err(), "another host's session");
         assert!(!gate.enter_data(session), "not before its control");
         let pending = gate.promised(session).expect("its handshake goes on");
-        assert!(gate.enter(session, (data.host_id, false)));
+        assert!(gate.enter(session, (data.host_id, None)));
         assert!(!pending.is_closed());
         drop(door);
         assert!(pending.is_closed() && gate.promised(session).is_none());
@@ -297,8 +298,8 @@ mod tests {
         let gate = gate(true);
         let a = control("a");
         let (first, second) = (gate.answer(&a, false), gate.answer(&a, false));
-        assert!(gate.enter(first.expect("none is here"), (a.host_id, false)));
-        assert!(!gate.enter(second.expect("none is here"), (a.host_id, false)));
+        assert!(gate.enter(first.expect("none is here"), (a.host_id, None)));
+        assert!(!gate.enter(second.expect("none is here"), (a.host_id, None)));
     }
 
     #[test]
@@ -306,12 +307,15 @@ mod tests {
         let gate = gate(true);
         let a = control("a");
         let first = gate.answer(&a, false).expect("is new");
-        assert!(gate.enter(first, (a.host_id, false)));
+        assert!(gate.enter(first, (a.host_id, None)));
         let again = gate.answer(&Hello { session: first, ..a }, false).expect("its older link is as good as gone");
-        assert!(again != first && gate.enter(again, (a.host_id, true)));
+        assert!(again != first && gate.enter(again, (a.host_id, Some(first))));
         assert!(!gate.enter_data(first) && gate.enter_data(again));
         gate.leave(first);
         assert!(gate.answer(&a, false).expect_err("is here").contains("host a is already here"));
+        // Also a third time it comes as what it was first; another relay of its name does not.
+        assert!(gate.answer(&Hello { session: first, ..a }, false).is_ok());
+        assert!(gate.answer(&Hello { session: again, ..a }, false).expect_err("is here").contains("already here"));
     }
 
     #[test]

@@ -45,8 +45,8 @@ pub(crate) struct Auditor {
 struct Detached {
     /// The host of each session that was ever open.
     hosts: BTreeMap<SessionId, HostId>,
-    /// Until when a host may come back, and its ranks with it.
-    until: BTreeMap<HostId, Time>,
+    /// Until when the host of a lost session may come back, and its ranks with it.
+    until: BTreeMap<SessionId, Time>,
     /// The session of each rank.
     sessions: BTreeMap<Rank, SessionId>,
     /// When each session was opened.
@@ -60,7 +60,7 @@ impl Detached {
     }
 
     fn until(&self, rank: Rank) -> Option<Time> {
-        self.until.get(self.hosts.get(self.sessions.get(&rank)?)?).copied()
+        self.until.get(self.sessions.get(&rank)?).copied()
     }
 }
 
@@ -84,18 +84,35 @@ impl Auditor {
             Input::HostConnected { session, host, .. } => {
                 self.detached.opens(*session, *host, fab.now);
             }
-            Input::HostResumed { session, host } => {
+            Input::HostResumed { session, host, .. } => {
                 self.detached.opens(*session, *host, fab.now);
-                self.detached.until.remove(host);
+                let same_host = |lost: &SessionId| self.detached.hosts.get(lost) == Some(host);
+                self.detached.until.retain(|lost, _| !same_host(lost));
             }
             Input::HostLost { session, .. } => {
+                self.cut(fab, *session);
                 let until = fab.now.plus(fab.options.work.patience);
-                self.detached.until.extend(self.detached.hosts.get(session).map(|&host| (host, until)));
+                self.detached.until.insert(*session, until);
             }
             Input::FromHost { report: HostReport::RankNotStarted { rank, .. }, .. } => {
                 fab.touched.insert(*rank);
             }
             _ => {}
+        }
+    }
+
+    /// The ranks of a broken link come out of the open round.
+    fn cut(&self, fab: &mut Fabric, session: SessionId) {
+        for (&rank, _) in self.detached.sessions.iter().filter(|&(_, &of)| of == session) {
+            self.out_of_round(fab, rank);
+        }
+    }
+
+    /// What it was leased and has not reported on goes back unheard.
+    fn out_of_round(&self, fab: &mut Fabric, rank: Rank) {
+        if let Some(&incarnation) = self.newest.get(&rank) {
+            let unheard = self.holds.iter().filter(|hold| **hold == Hold::Leased(rank)).count();
+            fab.ledger.out_of_round((rank, incarnation), unheard as u64);
         }
     }
 
@@ -241,7 +258,9 @@ impl Auditor {
                     }
                 }
                 self.roster = roster.iter().map(|entry| (entry.session, entry.rank, entry.incarnation)).collect();
-                fab.ledger.opened(*round, roster);
+                let early =
+                    roster.iter().map(|entry| entry.rank).filter(|rank| self.leases.contains_key(rank)).collect();
+                fab.ledger.opened(*round, roster, early);
             }
             Control::RoundDone { round, outcome, next } => {
                 fab.ledger.closed(*round, *outcome);
@@ -261,6 +280,7 @@ impl Auditor {
             EventKind::RoundCommitted { committed, repeats, .. } => self.committed(fab, committed, *repeats),
             EventKind::Death { rank, incarnation } => {
                 self.losses += 1;
+                self.out_of_round(fab, *rank);
                 self.dead.insert(*rank, (*incarnation, fab.now));
                 // What it holds goes back; what is in a round is settled with it.
                 self.release(*rank);
@@ -275,6 +295,9 @@ impl Auditor {
                 }
             }
             EventKind::Quarantined { samples, .. } => self.quarantined += samples,
+            EventKind::RankLeft { rank } => {
+                fab.ledger.left.insert(*rank);
+            }
             // What such a rank trained goes back at once.
             EventKind::ReplicaDigest { rank, equal: false, .. } => self.release(*rank),
             _ => {}

@@ -12,10 +12,10 @@ use crate::{Config, Coordinator, Input, Membership, Output, SaveRequest, Slowing
 use core::time::Duration;
 use flodl_relay::root::{self, Root};
 use flodl_wire::message::control::Part;
-use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, SyncOutcome};
 use flodl_wire::message::record::{Body, EventKind};
+use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, SyncOutcome};
 use flodl_wire::message::{Control, Data, HostReport, Report};
-use flodl_wire::{Frame, HostId, Incarnation, RunId, SessionId, Stream};
+use flodl_wire::{Frame, HostId, Incarnation, Rank, RunId, SessionId, Stream};
 use std::collections::{BTreeMap, VecDeque};
 
 const ME: Node = Node::Controller;
@@ -24,6 +24,8 @@ const ME: Node = Node::Controller;
 #[derive(Debug)]
 struct Peer {
     host: u32,
+    /// The session that its relay was connected by first.
+    first: SessionId,
     control: ConnId,
     data: ConnId,
     /// Its control connection is open.
@@ -83,28 +85,37 @@ impl Controller {
     /// A relay's two connections have finished their handshakes.
     pub(crate) fn connected(&mut self, fab: &mut Fabric, host: u32, conns: (ConnId, ConnId)) {
         let rank_count = fab.options.hosts[host as usize];
-        let session = self.welcome(host, conns);
+        let session = self.welcome((host, None), conns);
         self.pending.push_back(Input::HostConnected { session, host: name(host), rank_count });
         self.drain(fab);
     }
 
-    /// The same, of a relay whose link broke.
-    pub(crate) fn resumed(&mut self, fab: &mut Fabric, host: u32, conns: (ConnId, ConnId)) {
-        let older = self.peers.iter().find(|(_, peer)| peer.host == host && peer.open).map(|(&session, _)| session);
-        if let Some(older) = older {
-            self.lose(fab, older, "its relay has connected anew".to_owned());
+    /// The same, of a relay whose link broke. False where the gate does not let it in.
+    pub(crate) fn resumed(
+        &mut self,
+        fab: &mut Fabric,
+        (host, first): (u32, SessionId),
+        conns: (ConnId, ConnId),
+    ) -> bool {
+        let older = self.peers.iter().find(|(_, peer)| peer.host == host && peer.open);
+        match older.map(|(&session, peer)| (session, peer.first)) {
+            Some((older, of)) if of == first => self.lose(fab, older, "its relay has connected anew".to_owned()),
+            Some(_) => return false,
+            None => {}
         }
-        let session = self.welcome(host, conns);
-        self.pending.push_back(Input::HostResumed { session, host: name(host) });
+        let session = self.welcome((host, Some(first)), conns);
+        self.pending.push_back(Input::HostResumed { session, host: name(host), first });
         self.drain(fab);
+        true
     }
 
-    fn welcome(&mut self, host: u32, (control, data): (ConnId, ConnId)) -> SessionId {
+    fn welcome(&mut self, (host, first): (u32, Option<SessionId>), (control, data): (ConnId, ConnId)) -> SessionId {
         let session = SessionId(u64::from(control.0));
+        let first = first.unwrap_or(session);
         self.conns.insert(control, (session, Lane::Control));
         self.conns.insert(data, (session, Lane::Data));
         let inbox = VecDeque::new();
-        self.peers.insert(session, Peer { host, control, data, open: true, inbox, ended: false, read: true });
+        self.peers.insert(session, Peer { host, first, control, data, open: true, inbox, ended: false, read: true });
         session
     }
 
@@ -127,6 +138,7 @@ impl Controller {
                 if let Some(peer) = self.peers.get_mut(&session) {
                     peer.ended = true;
                 }
+                fab.close(ME, conn, "the root closed it");
                 fab.after(PARTING.as_nanos() as u64, Event::Part(session));
                 self.pump(fab);
             }
@@ -371,6 +383,14 @@ impl Controller {
         }
         let lost = match &output {
             Output::ToRank { control: Control::Fenced { .. }, .. } => fab.off(Mutant::Fence),
+            Output::ToHost { control: Control::Admit(admit), .. } => {
+                let known = |&(rank, _): &(Rank, Incarnation)| self.auditor.newest(rank).is_some();
+                fab.off(Mutant::LostLives) && admit.ids.iter().any(known)
+            }
+            Output::ToHost { control: Control::Restart { rank, incarnation }, .. } => {
+                let known = self.auditor.newest(*rank).is_some_and(|(_, newest)| newest == *incarnation);
+                fab.off(Mutant::LostLives) && known
+            }
             Output::ToRank { rank, control: Control::Window(plan), .. } => {
                 fab.off(Mutant::LostOrders) && self.auditor.knows(*rank, plan)
             }

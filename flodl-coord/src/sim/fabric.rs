@@ -42,7 +42,7 @@ pub(crate) enum Event {
     /// A relay dials.
     Dial(u32),
     /// A relay, which is the host's so-manieth, dials again after its link broke.
-    Redial { host: u32, relay: u32 },
+    Redial { host: u32, relay: u32, first: SessionId },
 }
 
 struct Entry {

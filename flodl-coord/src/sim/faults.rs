@@ -7,12 +7,15 @@ use super::rng::Rng;
 use super::world::World;
 use crate::Input;
 use flodl_relay::relay;
-use flodl_wire::Time;
 use flodl_wire::message::report::ExitStatus;
+use flodl_wire::{Rank, Time};
 use std::collections::BTreeMap;
 
 /// A step that is so many times longer never ends.
 const HANG: f64 = 1e8;
+
+/// Rounds in a row after which a rank is out that does not come to hold the consensus.
+const OUT_OF_SYNC: u32 = 3;
 
 /// One strike.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -29,6 +32,8 @@ pub(crate) struct Faults {
     pub(crate) strikes: Vec<Strike>,
     /// How many of each class came to something.
     pub(crate) struck: BTreeMap<Class, u64>,
+    /// How often each rank was given something wrong as a result.
+    corrupted: BTreeMap<Rank, u32>,
 }
 
 impl Faults {
@@ -45,7 +50,7 @@ impl Faults {
             strikes.push(Strike { class, at, dice: [rng.next(), rng.next(), rng.next()] });
         }
         strikes.sort_by_key(|strike| strike.at);
-        Faults { strikes, struck: BTreeMap::new() }
+        Faults { strikes, struck: BTreeMap::new(), corrupted: BTreeMap::new() }
     }
 }
 
@@ -111,7 +116,6 @@ impl World {
             Class::Replay | Class::Flip => self.tamper(class, rng),
             Class::DiskFull | Class::FailedSync | Class::TornWrite => self.strike_disk(class, rng),
             Class::Stop => {
-                self.fab.ledger.stopping = true;
                 self.fab.after(0, Event::Told(Box::new(Input::Stop)));
                 Some(now)
             }
@@ -135,7 +139,8 @@ impl World {
         match class {
             Class::Slow => {
                 seat.device.slowed = (slowness, until);
-                let batch = self.fab.options.speeds[rank.0 as usize % self.fab.options.speeds.len()].batch_ns * slowness;
+                let batch =
+                    self.fab.options.speeds[rank.0 as usize % self.fab.options.speeds.len()].batch_ns * slowness;
                 if batch > self.fab.options.work.patience.as_nanos() as f64 {
                     self.fab.touched.insert(rank);
                 }
@@ -157,13 +162,18 @@ impl World {
                 seat.armed.stale = true;
                 return Some(now);
             }
-            Class::CorruptResult if rng.chance(0.5) => {
-                seat.armed.corrupt_chunk = true;
-                return Some(now);
-            }
             Class::CorruptResult => {
-                seat.log.borrow_mut().corrupts = true;
-                return Some(now);
+                if rng.chance(0.5) {
+                    seat.armed.corrupt_chunk = true;
+                } else {
+                    seat.log.borrow_mut().corrupts = true;
+                }
+                // Whose results are wrong in three rounds in a row is out.
+                let often = self.faults.corrupted.entry(rank).or_default();
+                *often += 1;
+                if *often < OUT_OF_SYNC {
+                    return Some(now);
+                }
             }
             _ => return None,
         }
@@ -208,7 +218,7 @@ impl World {
         let until = Time(now.0 + self.some_time(rng, 0.05, 3.0));
         let up = rng.chance(0.5);
         // A slow link may be so slow that heartbeats come too late. One that breaks is dialled again, and costs nobody its life.
-        if class != Class::Reset || self.is_new(host) {
+        if class != Class::Reset || self.dials_slowly() {
             self.fab.touch(host);
         }
         match class {
@@ -257,9 +267,11 @@ impl World {
         Some(now)
     }
 
-    /// Whether a host's relay may not have heard yet that it is taken: without its session it cannot come back.
-    pub(crate) fn is_new(&self, host: u32) -> bool {
-        self.hosts[host as usize].as_ref().is_none_or(|relay| relay.seats.is_empty())
+    /// Whether a relay whose link broke may be back too late: it learns of it, and two handshakes follow.
+    pub(crate) fn dials_slowly(&self) -> bool {
+        let [control, data] = &self.fab.options.wide;
+        let trips = 4.0 * (control.latency_ns * (1.0 + control.jitter) + data.latency_ns * (1.0 + data.jitter));
+        trips + 5e6 > self.fab.options.work.patience.as_nanos() as f64
     }
 
     pub(crate) fn some_host(&self, rng: &mut Rng) -> Option<u32> {

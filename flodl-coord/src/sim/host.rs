@@ -76,7 +76,10 @@ impl Host {
     /// A relay whose handshakes with the controller are done.
     pub(crate) fn new(fab: &mut Fabric, me: u32, number: u32, conns: (ConnId, ConnId)) -> Host {
         let patience = fab.options.work.patience;
-        let relay = Relay::new(patience, fab.local(Node::Host(me))).resuming(true).restarting(fab.options.work.restarts);
+        let relay = Relay::new(patience, fab.local(Node::Host(me)))
+            .of_session(SessionId(u64::from(conns.0.0)))
+            .resuming(true)
+            .restarting(fab.options.work.restarts);
         let host = Host {
             me,
             number,
@@ -213,7 +216,7 @@ impl Host {
                 }
             }
             relay::Output::Close { connection, .. } => fab.close(me, conn(connection), "its relay closed it"),
-            relay::Output::Redial { .. } => self.redial(fab),
+            relay::Output::Redial { session } => self.redial(fab, session),
             relay::Output::Warn(warning) => self.warned(fab, &warning),
             relay::Output::End(how) => {
                 fab.say(|| format!("host {} ends: {how:?}", self.me));
@@ -308,7 +311,7 @@ impl Host {
     }
 
     /// Lets go of a broken link and dials again.
-    fn redial(&mut self, fab: &mut Fabric) {
+    fn redial(&mut self, fab: &mut Fabric, first: SessionId) {
         let Some((control, data)) = self.uplink.take() else { return };
         for conn in [control, data] {
             fab.close(self.node(), conn, "its relay closed it");
@@ -316,7 +319,7 @@ impl Host {
         // Two handshakes of a round trip and a half each, one after the other.
         let trips = 3.0 * (fab.options.wide[0].latency_ns + fab.options.wide[1].latency_ns);
         let dialling = fab.rng.within(100_000, 5_000_000) + trips as u64;
-        fab.after(dialling, Event::Redial { host: self.me, relay: self.number });
+        fab.after(dialling, Event::Redial { host: self.me, relay: self.number, first });
     }
 
     /// What the controller would say once it knew where each rank stands.

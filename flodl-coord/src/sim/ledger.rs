@@ -10,7 +10,7 @@ use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::data::Chunk;
 use flodl_wire::message::report::{Folded, FoldedPart};
 use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, Time, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A rank in one of its lives.
 pub(crate) type Life = (Rank, Incarnation);
@@ -37,6 +37,11 @@ struct Book {
     snapshots: BTreeMap<Life, Snapshot>,
     result: Vec<Chunk>,
     folded: Option<Folded>,
+    /// Those that had not reported on their windows when it was opened, because somebody asked for it early: a replica that
+    /// is not the consensus is then named too late to be left out.
+    early: BTreeSet<Rank>,
+    /// Those that came out of it while samples were leased to them, and how many: nobody heard what they trained.
+    unheard: BTreeMap<Life, u64>,
 }
 
 /// What a round really committed: samples of each rank, and how many of a partial contribution will come again.
@@ -54,8 +59,10 @@ pub(crate) struct Ledger {
     pub(crate) version: Option<Version>,
     /// The bytes of that version.
     pub(crate) consensus: Vec<u8>,
-    /// Those of the version before, which a slow rank may still be taking.
-    before: Vec<u8>,
+    /// Those of the versions before, which a slow rank may still be taking.
+    past: Vec<Vec<u8>>,
+    /// Ranks that left by plan: nobody waits until they have taken a version.
+    pub(crate) left: BTreeSet<Rank>,
     book: Option<Book>,
     newest_round: Option<Round>,
     /// The epoch of the newest window.
@@ -65,8 +72,6 @@ pub(crate) struct Ledger {
     committed: Vec<bool>,
     claim: Truth,
     pub(crate) repeats: u64,
-    /// Somebody asked for the end: a window's report then comes after its round has begun, too late to leave a replica out.
-    pub(crate) stopping: bool,
     pub(crate) violation: Option<Violation>,
     pub(crate) now: Time,
 }
@@ -80,14 +85,14 @@ impl Ledger {
             epoch_len,
             version: None,
             consensus: Vec::new(),
-            before: Vec::new(),
+            past: Vec::new(),
+            left: BTreeSet::new(),
             book: None,
             newest_round: None,
             epoch: Epoch(0),
             committed: vec![false; epoch_len as usize],
             claim: Truth::default(),
             repeats: 0,
-            stopping: false,
             violation: None,
             now: Time::ZERO,
         }
@@ -100,7 +105,7 @@ impl Ledger {
     }
 
     /// The coordinator opens a round.
-    pub(crate) fn opened(&mut self, round: Round, roster: &[RosterEntry]) {
+    pub(crate) fn opened(&mut self, round: Round, roster: &[RosterEntry], early: BTreeSet<Rank>) {
         if self.newest_round.is_some_and(|newest| newest >= round) {
             self.broken(Rule::Growth, format!("{round} was opened after {:?}", self.newest_round));
         }
@@ -111,7 +116,17 @@ impl Ledger {
             self.broken(Rule::Source, format!("{round} has {sources} sources while the version is {:?}", self.version));
         }
         let roster = roster.iter().map(|entry| ((entry.rank, entry.incarnation), entry.part)).collect();
-        self.book = Some(Book { round, roster, snapshots: BTreeMap::new(), result: Vec::new(), folded: None });
+        let (snapshots, unheard) = (BTreeMap::new(), BTreeMap::new());
+        self.book = Some(Book { round, roster, snapshots, result: Vec::new(), folded: None, early, unheard });
+    }
+
+    /// A rank comes out of the open round, with so many samples leased to it of which nothing was heard.
+    pub(crate) fn out_of_round(&mut self, life: Life, leased: u64) {
+        if let Some(book) = &mut self.book
+            && book.roster.get(&life) == Some(&Part::Contribute)
+        {
+            book.unheard.entry(life).or_insert(leased);
+        }
     }
 
     /// A rank took its snapshot.
@@ -179,7 +194,7 @@ impl Ledger {
                 let what = format!("{rank} comes from {:?} and is folded into {:?}", snapshot.base, self.version);
                 return Err((Rule::Source, what));
             }
-            if snapshot.corrupt && !self.stopping {
+            if snapshot.corrupt && !book.early.contains(&rank) {
                 return Err((Rule::Equal, format!("{rank} is folded though its replica was not the consensus")));
             }
             let mass = if source { 1.0 } else { snapshot.steps as f64 };
@@ -258,7 +273,10 @@ impl Ledger {
             self.broken(Rule::Average, format!("{} has {} chunks of {CHUNKS}", book.round, book.result.len()));
         }
         let first = self.version.is_none();
-        self.before = core::mem::take(&mut self.consensus);
+        let before = core::mem::take(&mut self.consensus);
+        if !first {
+            self.past.push(before);
+        }
         self.consensus = book.result.iter().flat_map(|chunk| chunk.bytes.iter().copied()).collect();
         self.version = Some(version);
         if first || !folded.any_mass { Truth::default() } else { self.count(book, &folded.ranks) }
@@ -269,7 +287,10 @@ impl Ledger {
         for &(rank, incarnation, part) in parts {
             let Some(snapshot) = book.snapshots.get(&(rank, incarnation)) else { continue };
             let samples = flodl_wire::id::samples(&snapshot.ranges);
+            let unheard = book.unheard.get(&(rank, incarnation)).copied().unwrap_or(0);
             match part {
+                // They are trained again, whether or not they are in it.
+                FoldedPart::Whole | FoldedPart::Chunks(_) if unheard > 0 => truth.repeats += unheard,
                 FoldedPart::Whole if samples > 0 => {
                     self.mark(rank, &snapshot.ranges);
                     *truth.committed.entry(rank).or_default() += samples;
@@ -325,7 +346,10 @@ impl Ledger {
         let current = self.version;
         let expected = match version {
             Some(version) if Some(version) == current => &self.consensus,
-            Some(version) if Some(version.next()) == current => &self.before,
+            Some(version) if Some(version.next()) == current => self.past.last().unwrap_or(&self.consensus),
+            Some(version) if Some(version) < current && self.left.contains(&life.0) => {
+                self.past.get(version.0 as usize).unwrap_or(&self.consensus)
+            }
             _ => {
                 let what = format!("{} ({}) took {version:?} while {current:?} is the newest", life.0, life.1);
                 return self.broken(Rule::Growth, what);

@@ -56,6 +56,8 @@ pub enum Mutant {
     LastWords,
     /// An order that was lost with a link is not given again.
     LostOrders,
+    /// Lives that a relay may not have heard of are ordered once more.
+    LostLives,
     /// Whose place is not known yet hears of rounds.
     Attachment,
     /// A relay that is back sends again what it sent last.
@@ -68,7 +70,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 28] = [
+    pub const ALL: [Mutant; 29] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -93,6 +95,7 @@ impl Mutant {
         Mutant::DetachedIsNotDead,
         Mutant::LastWords,
         Mutant::LostOrders,
+        Mutant::LostLives,
         Mutant::Attachment,
         Mutant::NothingTwice,
         Mutant::StallCeiling,
@@ -127,6 +130,7 @@ impl Mutant {
             Mutant::DetachedIsNotDead => "detached-is-not-dead",
             Mutant::LastWords => "last-words",
             Mutant::LostOrders => "lost-orders",
+            Mutant::LostLives => "lost-lives",
             Mutant::Attachment => "attachment",
             Mutant::NothingTwice => "nothing-twice",
             Mutant::StallCeiling => "stall-ceiling",
@@ -166,7 +170,7 @@ impl Mutant {
             Mutant::SessionNumber => &[Class::Reset, Class::Stall],
             Mutant::DetachedIsNotDead => &[Class::Reset],
             Mutant::LastWords => &[Class::Reset],
-            Mutant::LostOrders => &[Class::Reset],
+            Mutant::LostOrders | Mutant::LostLives => &[Class::Reset],
             Mutant::Attachment => &[Class::Reset],
             Mutant::NothingTwice => &[Class::Reset],
             Mutant::StallCeiling => &[Class::Hang],

@@ -22,7 +22,7 @@ impl World {
         let conn = if rng.chance(0.5) { control } else { data };
         let deed = if class == Class::Replay { Deed::Repeat } else { Deed::Flip(rng.next()) };
         // The connection is closed for it; the relay dials again, and nobody is lost.
-        if self.is_new(host) {
+        if self.dials_slowly() {
             self.fab.touch(host);
         }
         self.fab.net.tamper(conn, rng.chance(0.5), deed);

@@ -17,7 +17,7 @@ use crate::shell::limits::CONTROL_QUEUE;
 use flodl_relay::limits::DIAL_PAUSE;
 use flodl_relay::relay;
 use flodl_wire::message::report::ExitStatus;
-use flodl_wire::{Incarnation, Rank, Time};
+use flodl_wire::{Incarnation, Rank, SessionId, Time};
 use std::rc::Rc;
 
 /// Events after which a run that has not ended never will, beside those of its ranks.
@@ -174,7 +174,7 @@ impl World {
             Event::Strike(index) => return self.strike(index),
             Event::Resume(node) => return self.resume(node),
             Event::Dial(host) => return self.dial(host),
-            Event::Redial { host, relay } => return self.redial(host, relay),
+            Event::Redial { host, relay, first } => return self.redial(host, relay, first),
         };
         self.deliver(node, event);
     }
@@ -276,20 +276,25 @@ impl World {
     }
 
     /// A relay whose link broke tries to connect again, until it gives up by itself.
-    fn redial(&mut self, host: u32, relay: u32) {
+    fn redial(&mut self, host: u32, relay: u32, first: SessionId) {
         let looks = |owner: &Host| owner.number() == relay && !owner.ended && owner.upstream().is_none();
         if !self.hosts[host as usize].as_ref().is_some_and(looks) || !self.fab.hosts[host as usize].alive {
             return;
         }
         let Fabric { controller, hosts, .. } = &self.fab;
         if !controller.alive || controller.paused || self.controller.exit.is_some() || hosts[host as usize].paused {
-            return self.fab.after(DIAL_PAUSE.as_nanos() as u64, Event::Redial { host, relay });
+            return self.fab.after(DIAL_PAUSE.as_nanos() as u64, Event::Redial { host, relay, first });
         }
         let conns = self.connect(host);
-        self.controller.resumed(&mut self.fab, host, conns);
+        let welcome = self.controller.resumed(&mut self.fab, (host, first), conns);
         self.save_what_is_asked();
         if let Some(owner) = &mut self.hosts[host as usize] {
-            owner.resumed(&mut self.fab, conns);
+            if welcome {
+                owner.resumed(&mut self.fab, conns);
+            } else {
+                let why = "its host is here already".to_owned();
+                owner.told(&mut self.fab, relay, relay::Input::NotResumed { why });
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use flodl_wire::message::report::{
     Evaluation, ExitStatus, Folded, FoldedPart, RankState, SyncAck, SyncOutcome, WindowReport,
 };
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Range, Rank, Round, SessionId, Time, Version};
+use flodl_wire::{HostId, Incarnation, Range, Rank, Round, SessionId, Time, Version, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ struct Actor {
 /// A host and whether its link holds.
 struct Wing {
     session: SessionId,
+    /// The session that its relay was connected by first.
+    first: SessionId,
     linked: bool,
 }
 
@@ -125,6 +127,7 @@ impl Stage {
             "round" => self.round(),
             "exit" | "lost" | "fail" | "returns" | "starts" => self.life(verb, &line),
             "cut" => self.cut(line.name()?),
+            "link" => self.link(line.name()?),
             "back" => self.back(line.name()?),
             "leave" => self.of_host(line.name()?, HostReport::Leaving),
             "waits" | "root-waits" => self.waits(verb == "root-waits", &line),
@@ -149,9 +152,9 @@ impl Stage {
         settings.samples = get("samples", 64)?;
         settings.batch_size = get("batch", 4)? as u32;
         settings.epochs = get("epochs", 2)?;
-        settings.max_failure = line.set("max-failure").map_or(Ok(MaxFailure::None), |text| {
-            text.parse().map_err(|_| format!("`{text}` is no number of ranks"))
-        })?;
+        settings.max_failure = line
+            .set("max-failure")
+            .map_or(Ok(MaxFailure::None), |text| text.parse().map_err(|_| format!("`{text}` is no number of ranks")))?;
         (self.batch_size, self.samples) = (u64::from(settings.batch_size), settings.samples);
         let mut config = config(&settings);
         config.min_ranks = get("min", 1)? as u32;
@@ -167,7 +170,7 @@ impl Stage {
         self.sessions += 1;
         let session = SessionId(self.sessions);
         self.names.insert(session, name.to_owned());
-        self.hosts.insert(name.to_owned(), Wing { session, linked: true });
+        self.hosts.insert(name.to_owned(), Wing { session, first: session, linked: true });
         Ok((session, HostId::from_name(name).ok_or("that is no host's name")?))
     }
 
@@ -185,11 +188,19 @@ impl Stage {
         self.take(Input::HostLost { session, error: "reset".to_owned() })
     }
 
+    /// The link is there again.
+    fn link(&mut self, name: &str) -> Result<(), String> {
+        let first = self.hosts.get(name).map_or(SessionId(0), |wing| wing.first);
+        let (session, host) = self.open(name)?;
+        self.hosts.entry(name.to_owned()).and_modify(|wing| wing.first = first);
+        self.take(Input::HostResumed { session, host, first })
+    }
+
     /// The link is there again, and the relay says where its ranks stand.
     fn back(&mut self, name: &str) -> Result<(), String> {
-        let (session, host) = self.open(name)?;
-        self.take(Input::HostResumed { session, host })?;
-        let states: Vec<RankState> = self.ranks.iter().filter(|(_, actor)| actor.host == name && actor.alive).map(state).collect();
+        self.link(name)?;
+        let states: Vec<RankState> =
+            self.ranks.iter().filter(|(_, actor)| actor.host == name && actor.alive).map(state).collect();
         states.into_iter().try_for_each(|state| self.of_host(name, HostReport::RankState(Box::new(state))))
     }
 
@@ -222,11 +233,7 @@ impl Stage {
         self.ranks.get_mut(&rank).ok_or_else(|| format!("there is no rank {rank}"))
     }
 
-    fn each(
-        &mut self,
-        line: &Line<'_>,
-        act: impl Fn(&mut Stage, u32) -> Result<(), String>,
-    ) -> Result<(), String> {
+    fn each(&mut self, line: &Line<'_>, act: impl Fn(&mut Stage, u32) -> Result<(), String>) -> Result<(), String> {
         line.ranks()?.into_iter().try_for_each(|rank| act(self, rank))
     }
 
@@ -267,8 +274,10 @@ impl Stage {
             let used = prefix(&plan.leases, samples);
             let samples = flodl_wire::id::samples(&used);
             let version = line.set("version").map(number).transpose()?;
+            // It may speak of a window that is over.
+            let window = line.set("window").map_or(Ok(plan.window), |window| number(window).map(WindowId))?;
             let report = WindowReport {
-                window: plan.window,
+                window,
                 epoch: plan.epoch,
                 batches,
                 samples,
@@ -328,7 +337,8 @@ impl Stage {
     fn round(&mut self) -> Result<(), String> {
         let (_, roster) = self.roster.clone();
         let lives = |stage: &Stage, rank: Rank| stage.ranks.get(&rank.0).is_some_and(|actor| actor.alive);
-        let here: Vec<u32> = roster.iter().map(|entry| entry.rank).filter(|&rank| lives(self, rank)).map(|rank| rank.0).collect();
+        let here: Vec<u32> =
+            roster.iter().map(|entry| entry.rank).filter(|&rank| lives(self, rank)).map(|rank| rank.0).collect();
         here.iter().try_for_each(|&rank| self.snapshot(rank))?;
         let gives = |entry: &&RosterEntry| match entry.part {
             Part::Source => true,
@@ -443,7 +453,9 @@ impl Stage {
         let mut answers = Vec::new();
         while let Some(output) = self.coordinator.as_mut().and_then(Coordinator::poll) {
             let name = |session| self.names.get(&session).cloned().unwrap_or_else(|| format!("{session}"));
-            let again = |line: &String| line.starts_with("stall: ") && self.told.last().is_some_and(|last| last.starts_with("stall: "));
+            let again = |line: &String| {
+                line.starts_with("stall: ") && self.told.last().is_some_and(|last| last.starts_with("stall: "))
+            };
             let line = words::line(&output, name).filter(|line| !again(line));
             self.told.extend(line);
             answers.extend(self.obey(output));
@@ -467,7 +479,8 @@ impl Stage {
                 self.ranks.insert(rank.0, Actor::new(host, incarnation));
             }
             Output::ToRank { rank, incarnation, control, session } => {
-                let linked = self.names.get(&session).and_then(|name| self.hosts.get(name)).is_some_and(|wing| wing.linked);
+                let linked =
+                    self.names.get(&session).and_then(|name| self.hosts.get(name)).is_some_and(|wing| wing.linked);
                 if matches!(control, Control::SendManifest) {
                     return Some(rank.0);
                 }

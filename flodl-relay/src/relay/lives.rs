@@ -20,6 +20,8 @@ pub(super) struct Life {
     /// It had a data connection, whose end takes it out of the fold, behind the last chunk.
     pub(super) had_data: bool,
     pub(super) memory: Memory,
+    /// It is fenced, and is killed then if it is still there.
+    pub(super) kill_at: Option<Time>,
     place: Place,
     /// Lives of this rank before it that this relay began.
     before: u32,
@@ -40,8 +42,9 @@ pub(super) enum Process {
 impl Life {
     /// The first life of a rank that this relay begins.
     pub(super) fn first(incarnation: Incarnation, place: Place) -> Life {
-        let (finished, gone, had_data, memory) = (false, false, false, Memory::default());
-        Life { incarnation, process: Process::Live, finished, gone, had_data, memory, place, before: 0, next: None }
+        let (finished, gone, had_data) = (false, false, false);
+        let (process, memory, kill_at) = (Process::Live, Memory::default(), None);
+        Life { incarnation, process, finished, gone, had_data, memory, kill_at, place, before: 0, next: None }
     }
 
     /// Whether a relay that starts each rank again so many times would start this one again.
@@ -79,6 +82,11 @@ impl Relay {
     /// The controller gives a rank its next life.
     pub(super) fn restart(&mut self, rank: Rank, incarnation: Incarnation) {
         if !matches!(self.stage, Stage::Running) || self.intent.leaving {
+            return;
+        }
+        let is_begun = |life: &Life| life.incarnation == incarnation || life.next == Some(incarnation);
+        if self.lives.get(&rank).is_some_and(is_begun) {
+            // It is said once more after a link that broke.
             return;
         }
         let Some(life) = self.lives.get_mut(&rank).filter(|life| life.incarnation < incarnation) else {
@@ -130,6 +138,15 @@ impl Relay {
             let (status, last_lines) = exit.clone();
             self.tell(&HostReport::RankExited { rank, incarnation, status, last_lines });
             self.forget(rank, incarnation, Some(exit));
+        }
+    }
+
+    /// Kills those that were told that they are fenced and have not ended since.
+    pub(super) fn kill_fenced(&mut self, now: Time) {
+        for (&rank, life) in &mut self.lives {
+            if life.kill_at.take_if(|at| *at <= now).is_some() && life.is_live() {
+                self.out.push_back(Output::Kill { rank, incarnation: life.incarnation });
+            }
         }
     }
 

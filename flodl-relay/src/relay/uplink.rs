@@ -10,13 +10,13 @@ use flodl_wire::{Incarnation, Rank, SessionId, Time};
 impl Relay {
     /// A connection to the controller or the root has ended.
     pub(super) fn link_lost(&mut self, why: String, now: Time) {
-        match (&self.stage, self.session) {
-            (Stage::Running, Some(session)) if self.intent.resumes => self.resume(session, why, now),
+        match (&self.stage, self.first) {
+            (Stage::Running, Some(first)) if self.intent.resumes => self.resume(first, why, now),
             _ => self.controller_lost(why),
         }
     }
 
-    fn resume(&mut self, session: SessionId, why: String, now: Time) {
+    fn resume(&mut self, first: SessionId, why: String, now: Time) {
         if matches!(self.uplink, Uplink::Down { .. }) {
             return;
         }
@@ -26,7 +26,7 @@ impl Relay {
             self.out.push_back(Output::Fold(Order::Close { round: open.round }));
         }
         self.uplink = Uplink::Down { until: now.plus(self.patience), why };
-        self.out.push_back(Output::Redial { session });
+        self.out.push_back(Output::Redial { session: first });
     }
 
     /// The controller is there again: it hears what became of each rank, and decides what follows.

@@ -97,6 +97,7 @@ where
     let (fold_says, fold_said) = async_channel::bounded(limits::EVENTS);
     let fold = folding::start(patience, sums_up, fold_says).map_err(RunError::Thread)?;
     let (redialled, redials) = async_channel::bounded(1);
+    let session = upstream.control.session;
     let uplink = Uplink::start(&executor, upstream, sums.clone());
     executor.spawn(pump(fold_said, inputs.clone(), Input::Fold)).detach();
     executor.spawn(pump(process_events, inputs.clone(), process_input)).detach();
@@ -111,7 +112,10 @@ where
 
     let clock = Clock::start();
     let mut driver = Driver {
-        relay: Relay::new(patience, clock.time()).restarting(config.restarts).resuming(redial.is_some()),
+        relay: Relay::new(patience, clock.time())
+            .of_session(session)
+            .restarting(config.restarts)
+            .resuming(redial.is_some()),
         uplink,
         redial,
         clock,

@@ -219,9 +219,9 @@ pub enum EventKind {
         version: Version,
         /// Samples committed for the first time, per rank.
         committed: Vec<(Rank, u64)>,
-        /// Samples given back that had been folded in part: they will be trained again.
+        /// Samples given back although they are, or may be, in it: they will be trained again.
         repeats: u64,
-        /// Ranks whose contribution is in only some chunks.
+        /// Ranks whose contribution is in it in part, or in it while nobody heard what it holds.
         partial: Vec<Rank>,
         /// Whether every rank that received the whole result reported the root's digest.
         digests_equal: bool,

@@ -14,9 +14,10 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let Some(text) = tree.text(PAGE) else { return Vec::new() };
     let rows = text.lines().enumerate().filter(|(_, line)| line.starts_with('|'));
     let unnamed = |path: &&str| path.starts_with(SCENARIOS) && !text.contains(*path);
-    let unnamed = tree.with_extension(&["txt"]).map(|(path, _)| path).filter(unnamed).map(|path| {
-        Violation::new(path, 1, format!("no row of {PAGE} names it"), "name it in the row that it shows")
-    });
+    let unnamed =
+        tree.with_extension(&["txt"]).map(|(path, _)| path).filter(unnamed).map(|path| {
+            Violation::new(path, 1, format!("no row of {PAGE} names it"), "name it in the row that it shows")
+        });
     let mut found: Vec<Violation> = unnamed.collect();
     for (index, row) in rows.filter(|(_, row)| !is_head(row)) {
         let cell = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or_default();
