@@ -308,7 +308,7 @@ impl Members {
     }
 
     /// Whether who stands where is what a look at everybody says.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn tally_is_true(&self) -> bool {
         let mut tally = Tally::default();
         self.iter().for_each(|member| tally.note(member.rank, Place::of(member), true));

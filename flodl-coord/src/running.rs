@@ -132,7 +132,7 @@ impl Running {
             scheduler,
             ledger,
             consensus: None,
-            cycle: Cycle::Round(Box::new(round)),
+            cycle: Cycle::Round(round),
             window: WindowId(0),
             window_began: ctx.now,
             next_round: Round(1),
@@ -467,13 +467,13 @@ impl Running {
     pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
         let round = open_round(ctx, self.next_round, self.consensus.is_some(), why);
         self.next_round = Round(self.next_round.0 + 1);
-        self.cycle = Cycle::Round(Box::new(round));
+        self.cycle = Cycle::Round(round);
         Step::Again
     }
 }
 
-fn open_round(ctx: &mut Context<'_>, id: Round, consensus: bool, why: Reason) -> OpenRound {
-    let round = OpenRound::open(ctx, id, consensus);
+fn open_round(ctx: &mut Context<'_>, id: Round, consensus: bool, why: Reason) -> Box<OpenRound> {
+    let round = Box::new(OpenRound::open(ctx, id, consensus));
     ctx.event(EventKind::RoundRequested { round: id }, Some(why));
     let roster = round.roster(ctx.members);
     ctx.broadcast(Control::RequestParams { round: id, roster });

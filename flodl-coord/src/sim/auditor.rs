@@ -38,6 +38,7 @@ pub(crate) struct Auditor {
     losses: u32,
     finals: u32,
     detached: Detached,
+    pub(crate) attendance: Attendance,
 }
 
 /// Ranks whose host's link is lost.
@@ -62,6 +63,19 @@ impl Detached {
     fn until(&self, rank: Rank) -> Option<Time> {
         self.until.get(self.sessions.get(&rank)?).copied()
     }
+}
+
+/// How many were there in the rounds that committed samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Attendance {
+    pub(crate) rounds: u64,
+    /// Processes that lived at the commit, and of them those on the roster and those with samples in it; over all rounds.
+    pub(crate) alive: u64,
+    pub(crate) participating: u64,
+    pub(crate) contributing: u64,
+    /// The smallest fraction of the living that contributed to a round.
+    pub(crate) least: Option<f64>,
+    pub(crate) samples: u64,
 }
 
 impl Auditor {
@@ -304,8 +318,22 @@ impl Auditor {
         }
     }
 
-    fn committed(&self, fab: &mut Fabric, committed: &[(Rank, u64)], repeats: u64) {
+    fn committed(&mut self, fab: &mut Fabric, committed: &[(Rank, u64)], repeats: u64) {
         fab.ledger.claim(committed, repeats);
+        if committed.is_empty() {
+            return;
+        }
+        let alive = fab.seats.iter().filter(|seat| seat.alive).count() as u64;
+        let contributing = committed.len() as u64;
+        let fraction = contributing as f64 / alive.max(1) as f64;
+        let Attendance { rounds, alive: all, participating, contributing: all_contributing, least, samples } =
+            &mut self.attendance;
+        *rounds += 1;
+        *all += alive;
+        *participating += self.roster.len() as u64;
+        *all_contributing += contributing;
+        *least = Some(least.map_or(fraction, |least| least.min(fraction)));
+        *samples += committed.iter().map(|&(_, samples)| samples).sum::<u64>();
     }
 
     fn release(&mut self, rank: Rank) {

@@ -72,7 +72,7 @@ pub fn json(rows: &[Row]) -> Value {
 
 /// What fraction of the ceiling ranks of these speeds reach until `end`; 0 where the run breaks a rule.
 fn fraction(slowness: &[f64], windowing: Windowing, end: Time) -> f64 {
-    let options = options(slowness, windowing, end);
+    let options = cluster(slowness, windowing, end);
     let rates = options.speeds.iter().map(|speed| end.0 as f64 / speed.batch_ns);
     let ceiling: f64 = rates.sum();
     let Ok(mut world) = World::of(options, Rng::new(1)) else { return 0.0 };
@@ -83,7 +83,8 @@ fn fraction(slowness: &[f64], windowing: Windowing, end: Time) -> f64 {
     steps as f64 / ceiling
 }
 
-fn options(slowness: &[f64], windowing: Windowing, end: Time) -> Options {
+/// A cluster of such ranks with a host each, an average of 50 ms, and more work than it can do until `end`.
+pub(crate) fn cluster(slowness: &[f64], windowing: Windowing, end: Time) -> Options {
     let ranks = slowness.len() as u32;
     let speed = |&slowness: &f64| Speed {
         batch_ns: FASTEST_MS * MS * slowness,
@@ -117,6 +118,7 @@ fn options(slowness: &[f64], windowing: Windowing, end: Time) -> Options {
         scheduling: Scheduling { anchor, windowing, ..Scheduling::default() },
         classes: Vec::new(),
         strikes: 0,
+        starting_ns: 0,
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::campaign::{self, Report};
 use super::ceiling;
+use super::churn;
 use super::class::Class;
 use super::mutant::Mutant;
 use super::options::Request;
@@ -56,6 +57,13 @@ enum Command {
         #[arg(long)]
         json: Option<PathBuf>,
     },
+    /// One simulated hour of 32 ranks of which one is killed every half minute and started again: who contributes, and what
+    /// is left of the work. Then the same with ranks that fall silent.
+    Churn {
+        /// Where the rows go.
+        #[arg(long)]
+        json: Option<PathBuf>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +75,7 @@ pub fn main() -> ExitCode {
     let args = Args::parse();
     match (&args.command, args.seed) {
         (Some(Command::Ceiling { json }), _) => ceilings(json.as_deref()),
+        (Some(Command::Churn { json }), _) => churned(json.as_deref()),
         (None, Some(seed)) => one(&args, seed),
         (None, None) => many(&args),
     }
@@ -81,6 +90,23 @@ fn ceilings(file: Option<&Path>) -> ExitCode {
     }
     let missed = rows.iter().any(|row| row.least.is_some_and(|least| row.fraction < least));
     let written = file.is_none_or(|file| write(file, &ceiling::json(&rows)));
+    if missed || !written { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn churned(file: Option<&Path>) -> ExitCode {
+    let rows = churn::rows();
+    println!(
+        "{:<8} {:>6} {:>7} {:>7} {:>13} {:>13} {:>7} {:>7}",
+        "faults", "struck", "rounds", "alive", "participating", "contributing", "least", "work"
+    );
+    for row in &rows {
+        println!(
+            "{:<8} {:>6} {:>7} {:>7.2} {:>13.2} {:>13.2} {:>7.3} {:>7.3}",
+            row.faults, row.struck, row.rounds, row.alive, row.participating, row.contributing, row.least, row.work
+        );
+    }
+    let missed = rows.iter().any(|row| !row.holds());
+    let written = file.is_none_or(|file| write(file, &churn::json(&rows)));
     if missed || !written { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

@@ -45,10 +45,14 @@ pub(crate) struct Controller {
     peers: BTreeMap<SessionId, Peer>,
     conns: BTreeMap<ConnId, (SessionId, Lane)>,
     pending: VecDeque<Input>,
-    auditor: Auditor,
+    pub(crate) auditor: Auditor,
     pub(crate) saves: VecDeque<Box<SaveRequest>>,
     pub(crate) exit: Option<i32>,
+    inputs: u64,
 }
+
+/// Its tally is checked every so many inputs, or as many as there are ranks.
+const TALLY_EVERY: u64 = 16;
 
 impl Controller {
     pub(crate) fn new(fab: &Fabric) -> Result<Controller, crate::ConfigError> {
@@ -79,6 +83,7 @@ impl Controller {
             auditor: Auditor::default(),
             saves: VecDeque::new(),
             exit: None,
+            inputs: 0,
         })
     }
 
@@ -181,7 +186,9 @@ impl Controller {
             Err(error) => return self.lose(fab, session, format!("it sent {error}")),
         };
         match edge::speaker(&input) {
-            Some((rank, incarnation)) if !self.core.speaks_for(session, rank, incarnation) => {
+            Some((rank, incarnation))
+                if !self.core.speaks_for(session, rank, incarnation) && !self.core.outlived(rank, incarnation) =>
+            {
                 fab.say(|| format!("controller refuses {rank} ({incarnation}) of {session}"));
             }
             _ => self.pending.push_back(input),
@@ -199,9 +206,20 @@ impl Controller {
             fab.say(|| format!("controller < {input:?}"));
             self.auditor.input(fab, &input);
             self.core.handle(input, fab.local(ME));
+            self.check_tally(fab);
         }
         fab.wake(ME, self.core.next_deadline());
         fab.wake(ME, self.root.next_deadline());
+    }
+
+    /// Now and then: is what the coordinator keeps of its members true?
+    fn check_tally(&mut self, fab: &mut Fabric) {
+        self.inputs += 1;
+        if self.inputs.is_multiple_of(TALLY_EVERY.max(u64::from(fab.options.ranks())))
+            && !self.core.members.tally_is_true()
+        {
+            fab.ledger.broken(Rule::Tally, "what the coordinator keeps of who stands where is not where they stand");
+        }
     }
 
     fn carry_out(&mut self, fab: &mut Fabric, output: Output) {
@@ -277,7 +295,8 @@ impl Controller {
 
     /// Gives the root what it wants of what has come.
     fn pump(&mut self, fab: &mut Fabric) {
-        for session in self.peers.keys().copied().collect::<Vec<_>>() {
+        let has_more = |(_, peer): &(&SessionId, &Peer)| peer.read && (peer.ended || !peer.inbox.is_empty());
+        for session in self.peers.iter().filter(has_more).map(|(&session, _)| session).collect::<Vec<_>>() {
             while let Some(peer) = self.peers.get_mut(&session).filter(|peer| peer.read) {
                 let data = if self.root.wants(session) { peer.inbox.pop_front() } else { None };
                 let input = match data {

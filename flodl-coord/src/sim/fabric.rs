@@ -6,10 +6,12 @@ use super::net::{Arrival, ConnId, Net, Node, Packet};
 use super::options::Options;
 use super::rng::Rng;
 use crate::Input;
+use bytes::Bytes;
 use flodl_relay::relay;
-use flodl_wire::message::Data;
+use flodl_wire::codec::DecodeError;
 use flodl_wire::message::data::Chunk;
-use flodl_wire::{Frame, Incarnation, Rank, SessionId, Time};
+use flodl_wire::message::{Control, Data};
+use flodl_wire::{Frame, Incarnation, Rank, SessionId, Stream, Time};
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::rc::Rc;
@@ -132,6 +134,24 @@ pub(crate) struct Fabric {
     /// Lines of what happens, where somebody reads them.
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) events: u64,
+    /// The newest long message that many get.
+    shared: Option<Shared>,
+}
+
+/// What was worked out of a message's bytes, once for all that get them.
+struct Shared {
+    payload: Bytes,
+    digest: u64,
+    control: Option<Control>,
+}
+
+/// From this length on it is worth remembering.
+const LONG: usize = 1024;
+
+impl Shared {
+    fn is_of(&self, payload: &Bytes) -> bool {
+        (self.payload.as_ptr(), self.payload.len()) == (payload.as_ptr(), payload.len())
+    }
 }
 
 impl Fabric {
@@ -159,6 +179,7 @@ impl Fabric {
             stream: seed,
             trace: None,
             events: 0,
+            shared: None,
             options,
         }
     }
@@ -294,6 +315,10 @@ impl Fabric {
         let word = self.now.0 ^ (u64::from(conn.0) << 40);
         self.stir(word);
         match packet {
+            Packet::Frame(frame) if frame.payload.len() >= LONG => {
+                let digest = self.shared(&frame.payload).digest;
+                self.stir(digest);
+            }
             Packet::Frame(frame) => self.stir_bytes(&frame.payload),
             Packet::Data(Data::Contribution(chunk) | Data::Consensus(chunk)) => {
                 self.stir(u64::from(chunk.chunk) ^ chunk.mass.to_bits());
@@ -307,15 +332,43 @@ impl Fabric {
         }
     }
 
+    fn shared(&mut self, payload: &Bytes) -> &mut Shared {
+        let known = self.shared.take().filter(|shared| shared.is_of(payload));
+        let new = || Shared { payload: payload.clone(), digest: mixed(0, payload), control: None };
+        self.shared.insert(known.unwrap_or_else(new))
+    }
+
+    /// Reads a control message.
+    pub(crate) fn control(&mut self, frame: &Frame) -> Result<Control, DecodeError> {
+        if frame.payload.len() < LONG || frame.stream != Stream::AllRanks {
+            return frame.to_control();
+        }
+        let shared = self.shared(&frame.payload);
+        if let Some(control) = &shared.control {
+            return Ok(control.clone());
+        }
+        let control = frame.to_control()?;
+        shared.control = Some(control.clone());
+        Ok(control)
+    }
+
     fn stir(&mut self, word: u64) {
-        self.stream = (self.stream ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        self.stream = stirred(self.stream, word);
     }
 
     fn stir_bytes(&mut self, bytes: &[u8]) {
-        for piece in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..piece.len()].copy_from_slice(piece);
-            self.stir(u64::from_le_bytes(word));
-        }
+        self.stream = mixed(self.stream, bytes);
     }
+}
+
+fn stirred(stream: u64, word: u64) -> u64 {
+    (stream ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+fn mixed(stream: u64, bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(stream, |stream, piece| {
+        let mut word = [0; 8];
+        word[..piece.len()].copy_from_slice(piece);
+        stirred(stream, u64::from_le_bytes(word))
+    })
 }

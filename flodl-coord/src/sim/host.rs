@@ -204,7 +204,8 @@ impl Host {
             relay::Output::ToRank { connection, frame } => fab.frame(me, conn(connection), frame),
             relay::Output::Result { connection, chunk } => fab.chunk(me, conn(connection), chunk),
             relay::Output::Start { rank, incarnation, .. } => {
-                let spawning = fab.rng.within(1_000_000, 50_000_000);
+                let again = if incarnation.0 > 1 { fab.options.starting_ns } else { 0 };
+                let spawning = again + fab.rng.within(1_000_000, 50_000_000);
                 let (host, relay) = (self.me, self.number);
                 fab.after(spawning, Event::Start { host, relay, life: (rank, incarnation) });
             }
@@ -257,7 +258,8 @@ impl Host {
     /// Gives the fold what it wants of what has come.
     fn pump(&mut self, fab: &mut Fabric) {
         let mut told = Vec::new();
-        let lives: Vec<Life> = self.sources.keys().copied().collect();
+        let has_more = |(_, source): &(&Life, &Source)| source.ended || !source.inbox.is_empty();
+        let lives: Vec<Life> = self.sources.iter().filter(has_more).map(|(&life, _)| life).collect();
         for (rank, incarnation) in lives {
             while let Some(source) = self.sources.get_mut(&(rank, incarnation)) {
                 let data = if self.fold.wants(rank) { source.inbox.pop_front() } else { None };

@@ -11,6 +11,7 @@
 mod auditor;
 pub mod campaign;
 pub mod ceiling;
+pub mod churn;
 mod class;
 pub mod cli;
 mod controller;

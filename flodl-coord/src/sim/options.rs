@@ -87,6 +87,8 @@ pub(crate) struct Options {
     pub(crate) classes: Vec<Class>,
     /// How many times faults strike.
     pub(crate) strikes: u32,
+    /// How long a process takes to its first word where it is not its rank's first.
+    pub(crate) starting_ns: u64,
 }
 
 impl Options {
@@ -112,7 +114,18 @@ impl Options {
         let work = Work::draw(ranks, rng);
         let classes = enabled(&request, rng);
         let strikes = if classes.is_empty() { 0 } else { rng.within(1, 2 + u64::from(ranks.ilog2())) as u32 };
-        Options { request, hosts, speeds, wide, local, work, scheduling: Scheduling::default(), classes, strikes }
+        Options {
+            request,
+            hosts,
+            speeds,
+            wide,
+            local,
+            work,
+            scheduling: Scheduling::default(),
+            classes,
+            strikes,
+            starting_ns: 0,
+        }
     }
 
     pub(crate) fn ranks(&self) -> u32 {

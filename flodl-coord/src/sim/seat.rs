@@ -170,7 +170,7 @@ impl Seat {
         let lane = if conn == self.control { "control" } else { "data" };
         self.heard = fab.local(self.node());
         let event = match packet {
-            Packet::Frame(frame) => match frame.to_control() {
+            Packet::Frame(frame) => match fab.control(&frame) {
                 Ok(Control::Heartbeat) => return,
                 Ok(control) => worker::Event::Control(control),
                 Err(error) => worker::Event::Lost(Lost::Broken { channel: lane, error: error.to_string() }),

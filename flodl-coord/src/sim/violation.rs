@@ -35,6 +35,8 @@ pub enum Rule {
     Growth,
     /// What waits is bounded.
     Bounds,
+    /// What the coordinator keeps of who stands where is true.
+    Tally,
     /// Who has done nothing wrong and whose links are well is neither accused nor lost.
     Innocence,
     /// Who is out of reach for less than the patience keeps its life and its leases, and nothing is sent twice; who is
