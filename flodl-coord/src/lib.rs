@@ -83,6 +83,7 @@ mod output;
 mod planning;
 mod reason;
 mod reattach;
+mod roll;
 mod round;
 mod running;
 mod stalled;

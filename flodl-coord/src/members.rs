@@ -4,6 +4,7 @@ use crate::Fate;
 use crate::agenda::Agenda;
 use crate::config::Deadlines;
 use crate::flap::Flaps;
+use crate::roll::Roll;
 use crate::stalled::Pace;
 use crate::tally::{Place, Tally};
 use core::ops::{Deref, DerefMut};
@@ -89,7 +90,7 @@ pub(crate) struct HostLink {
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
     deadlines: Deadlines,
-    by_rank: BTreeMap<Rank, Member>,
+    by_rank: Roll<Member>,
     /// Kept as members change.
     tally: Tally,
     /// When to look at which member.
@@ -214,7 +215,7 @@ impl Members {
     pub(crate) fn new(deadlines: Deadlines) -> Members {
         Members {
             deadlines,
-            by_rank: BTreeMap::new(),
+            by_rank: Roll::default(),
             tally: Tally::default(),
             agenda: Agenda::default(),
             hosts: Hosts::default(),
@@ -245,7 +246,7 @@ impl Members {
 
     /// The next life of a rank, behind that session.
     pub(crate) fn begin(&mut self, (rank, session): (Rank, SessionId), state: State, now: Time) -> Incarnation {
-        let before = self.by_rank.get(&rank);
+        let before = self.by_rank.get(rank);
         let incarnation = Incarnation(before.map_or(0, |member| member.incarnation.0).saturating_add(1));
         let mut past = before.map_or(Past::default(), |member| member.past);
         past.flaps.born(now);
@@ -354,7 +355,7 @@ impl Members {
         if let Some(link) = self.hosts.by_session.get_mut(&session) {
             link.seen = now;
         }
-        let Some(member) = rank.and_then(|rank| self.by_rank.get_mut(&rank)) else { return };
+        let Some(member) = rank.and_then(|rank| self.by_rank.get_mut(rank)) else { return };
         let first = member.seen.replace(now).is_none();
         if first {
             self.agenda.keep(member.rank, member.deadline(&self.deadlines));
@@ -395,12 +396,12 @@ impl Members {
     }
 
     pub(crate) fn get(&self, rank: Rank) -> Option<&Member> {
-        self.by_rank.get(&rank)
+        self.by_rank.get(rank)
     }
 
     /// Takes a member into the hand: the only way to change one.
     pub(crate) fn get_mut(&mut self, rank: Rank) -> Option<MemberMut<'_>> {
-        let member = self.by_rank.get_mut(&rank)?;
+        let member = self.by_rank.get_mut(rank)?;
         let before = Place::of(member);
         let Self { tally, agenda, deadlines, .. } = self;
         Some(MemberMut { member, tally, agenda, deadlines, before })

@@ -11,9 +11,94 @@ use crate::span::{Span, push_joined};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpanSet {
-    /// Each span's end by its start.
-    ends: BTreeMap<u64, u64>,
+    ends: Ends,
     total: u64,
+}
+
+/// Each span's end by its start. What one member holds is mostly a single span, which needs no tree.
+#[derive(Clone, Debug)]
+enum Ends {
+    One(Option<(u64, u64)>),
+    Many(BTreeMap<u64, u64>),
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self::One(None)
+    }
+}
+
+impl PartialEq for Ends {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Ends {}
+
+impl Ends {
+    fn iter(&self) -> impl DoubleEndedIterator<Item = Span> {
+        let (one, many) = match self {
+            Self::One(one) => (*one, None),
+            Self::Many(many) => (None, Some(many)),
+        };
+        let many = many.into_iter().flatten().map(|(&start, &end)| (start, end));
+        one.into_iter().chain(many).map(|(start, end)| Span::new(start, end))
+    }
+
+    /// The last span that begins at `at` or before it.
+    fn up_to(&self, at: u64) -> Option<Span> {
+        let last = match self {
+            Self::One(one) => one.filter(|&(start, _)| start <= at),
+            Self::Many(many) => many.range(..=at).next_back().map(|(&start, &end)| (start, end)),
+        };
+        last.map(|(start, end)| Span::new(start, end))
+    }
+
+    /// The first span that begins within `within`.
+    fn first_in(&self, within: Span) -> Option<Span> {
+        let first = match self {
+            Self::One(one) => one.filter(|(start, _)| (within.start..within.end).contains(start)),
+            Self::Many(many) => many.range(within.start..within.end).next().map(|(&start, &end)| (start, end)),
+        };
+        first.map(|(start, end)| Span::new(start, end))
+    }
+
+    fn insert(&mut self, span: Span) {
+        match self {
+            Self::One(None) => *self = Self::One(Some((span.start, span.end))),
+            Self::One(Some(one)) => *self = Self::Many([*one, (span.start, span.end)].into()),
+            Self::Many(many) => {
+                many.insert(span.start, span.end);
+            }
+        }
+    }
+
+    /// Takes the span out that begins there.
+    fn remove(&mut self, start: u64) {
+        match self {
+            Self::One(one) => {
+                one.take_if(|one| one.0 == start);
+            }
+            Self::Many(many) => {
+                many.remove(&start);
+            }
+        }
+    }
+
+    fn pop_first(&mut self) -> Option<(u64, u64)> {
+        match self {
+            Self::One(one) => one.take(),
+            Self::Many(many) => many.pop_first(),
+        }
+    }
+
+    fn pop_last(&mut self) -> Option<(u64, u64)> {
+        match self {
+            Self::One(one) => one.take(),
+            Self::Many(many) => many.pop_last(),
+        }
+    }
 }
 
 impl SpanSet {
@@ -31,12 +116,12 @@ impl SpanSet {
 
     /// Its spans, ascending.
     pub(crate) fn spans(&self) -> impl DoubleEndedIterator<Item = Span> {
-        self.ends.iter().map(|(&start, &end)| Span::new(start, end))
+        self.ends.iter()
     }
 
     /// The span that holds position `at`, or the last one that begins before it.
     fn up_to(&self, at: u64) -> Option<Span> {
-        self.ends.range(..=at).next_back().map(|(&start, &end)| Span::new(start, end))
+        self.ends.up_to(at)
     }
 
     /// Whether every position of `span` is in the set (true for an empty span).
@@ -52,8 +137,8 @@ impl SpanSet {
         }
         match self.up_to(span.start).filter(|held| held.end > span.start) {
             Some(held) => Span::new(span.start, held.end.min(span.end)),
-            None => match self.ends.range(span.start..span.end).next() {
-                Some((&start, &end)) => Span::new(start, end.min(span.end)),
+            None => match self.ends.first_in(span) {
+                Some(held) => Span::new(held.start, held.end.min(span.end)),
                 None => nothing,
             },
         }
@@ -67,12 +152,12 @@ impl SpanSet {
         let mut merged = span;
         // Whatever overlaps or touches begins at most at the new span's end, and the later ones end later.
         while let Some(held) = self.up_to(merged.end).filter(|held| held.end >= merged.start) {
-            self.ends.remove(&held.start);
+            self.ends.remove(held.start);
             self.total -= held.len();
             merged = Span::new(merged.start.min(held.start), merged.end.max(held.end));
         }
         self.total += merged.len();
-        self.ends.insert(merged.start, merged.end);
+        self.ends.insert(merged);
     }
 
     /// Takes the positions of `span` out of the set; those that are not there are ignored.
@@ -81,13 +166,13 @@ impl SpanSet {
             return;
         }
         while let Some(held) = self.up_to(span.end - 1).filter(|held| held.end > span.start) {
-            self.ends.remove(&held.start);
+            self.ends.remove(held.start);
             self.total -= held.len();
             let before = Span::new(held.start, span.start.max(held.start));
             let after = Span::new(span.end.min(held.end), held.end);
             for part in [before, after].into_iter().filter(|part| !part.is_empty()) {
                 self.total += part.len();
-                self.ends.insert(part.start, part.end);
+                self.ends.insert(part);
             }
         }
     }
@@ -101,7 +186,7 @@ impl SpanSet {
         {
             let part = Span::new(start, start + (end - start).min(left));
             if part.end < end {
-                self.ends.insert(part.end, end);
+                self.ends.insert(Span::new(part.end, end));
             }
             left -= part.len();
             self.total -= part.len();
@@ -119,7 +204,7 @@ impl SpanSet {
         {
             let part = Span::new(end - (end - start).min(left), end);
             if part.start > start {
-                self.ends.insert(start, part.start);
+                self.ends.insert(Span::new(start, part.start));
             }
             left -= part.len();
             self.total -= part.len();
@@ -132,7 +217,7 @@ impl SpanSet {
     /// Empties the set and returns what was in it, ascending.
     pub(crate) fn drain(&mut self) -> Vec<Span> {
         self.total = 0;
-        std::mem::take(&mut self.ends).into_iter().map(|(start, end)| Span::new(start, end)).collect()
+        std::mem::take(&mut self.ends).iter().collect()
     }
 
     /// Adds every span of the list.

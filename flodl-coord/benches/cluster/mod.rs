@@ -125,9 +125,9 @@ impl Cluster {
                 let session = session(rank);
                 let report = HostReport::RankLost { rank, incarnation: LIFE, error: "reset".into() };
                 cluster.take(Input::FromHost { session, report });
-                cluster.now = Time(cluster.now.0 + 10_000_000_000 / 20);
             }
             // The grace in which an exit status may come is over for the last one too.
+            cluster.now = Time(cluster.now.0 + 10_000_000_000 / 20);
             cluster.tick();
         })
     }
