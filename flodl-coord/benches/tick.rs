@@ -20,7 +20,9 @@ fn inputs(c: &mut Criterion) {
     let mut group = c.benchmark_group("tick");
     for ranks in SIZES {
         let mut cluster = Cluster::training(ranks);
-        (0..3).for_each(|_| drop(cluster.round()));
+        for _ in 0..3 {
+            cluster.round();
+        }
         group.bench_function(BenchmarkId::new("heartbeat", ranks), |b| {
             b.iter_custom(|count| cluster.heartbeats(count).took);
         });
@@ -46,7 +48,9 @@ fn round(c: &mut Criterion) {
     group.sample_size(10);
     for ranks in SIZES {
         let mut cluster = Cluster::training(ranks);
-        (0..3).for_each(|_| drop(cluster.round()));
+        for _ in 0..3 {
+            cluster.round();
+        }
         group.bench_function(BenchmarkId::from_parameter(ranks), |b| {
             b.iter_custom(|count| (0..count).map(|_| cluster.round().all.took).sum());
         });
