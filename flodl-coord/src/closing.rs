@@ -49,7 +49,7 @@ impl Running {
         self.record_round(ctx, &open, &closing);
         self.last_done = Some((open.id, closing.outcome, closing.next));
         if matches!(closing.outcome, RoundOutcome::Committed { .. }) {
-            self.outdate_detached(ctx);
+            self.outdate_absent(ctx, &open);
         }
         // A round that was held up says nothing of how long one takes: ten times that would be the next one's ceiling.
         let took = ctx.now.since(open.requested);

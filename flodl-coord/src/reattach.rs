@@ -12,7 +12,7 @@ use crate::coordinator::{Coordinator, Phase, context};
 use crate::formation::run_config;
 use crate::id;
 use crate::members::{HostLink, MemberMut, State, Work};
-use crate::round::Out;
+use crate::round::{OpenRound, Out, RoundPart};
 use crate::running::{Cycle, Running};
 use crate::{Fate, Output};
 use flodl_wire::message::control::{Next, RoundOutcome};
@@ -199,21 +199,28 @@ impl Running {
         }
     }
 
-    /// What a detached rank holds is not the consensus any more: it takes the next one before it trains again.
+    /// What a rank holds that is or was out of reach is not the consensus any more: it takes the next one before it trains
+    /// again.
     fn outdate(&mut self, ctx: &mut Context<'_>, rank: Rank) {
         let Some(mut member) = ctx.members.get_mut(rank) else { return };
-        let State::Detached { was, .. } = &mut member.state else { return };
-        if matches!(**was, State::Active(_)) {
-            **was = State::Syncing;
+        let state = match &mut member.state {
+            State::Detached { was, .. } => &mut **was,
+            state => state,
+        };
+        if matches!(state, State::Active(_)) {
+            *state = State::Syncing;
             drop(member);
             self.scheduler.leave(id::slot(rank));
             self.ledger.release(rank, false);
         }
     }
 
-    /// A version was committed without those that are detached.
-    pub(crate) fn outdate_detached(&mut self, ctx: &mut Context<'_>) {
-        for rank in ctx.members.tally().detached.iter().copied().collect::<Vec<Rank>>() {
+    /// A version was committed without those that are detached, and without those that came back while the round was open.
+    pub(crate) fn outdate_absent(&mut self, ctx: &mut Context<'_>, round: &OpenRound) {
+        let is_in_it = |rank: &Rank| round.parts().get(rank).is_some_and(RoundPart::is_awaited);
+        let back = ctx.members.active().map(|member| member.rank).filter(|rank| !is_in_it(rank));
+        let absent: Vec<Rank> = ctx.members.tally().detached.iter().copied().chain(back).collect();
+        for rank in absent {
             self.outdate(ctx, rank);
         }
     }
