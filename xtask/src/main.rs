@@ -11,6 +11,7 @@ mod build;
 mod cargo;
 mod ci;
 mod failure;
+mod fuzz;
 mod licences;
 mod setup;
 mod sim;
@@ -37,6 +38,8 @@ usage: cargo xtask COMMAND [ARGS]
   sim [OPTIONS]             run the whole system in virtual time, with faults (sim --help, docs/SIMULATOR.md)
   sim clusters [--json FILE]
                             compare ways to end a window on twelve clusters, in computed time
+  fuzz [TARGET] [--seconds N] [--keep]
+                            attack the parsers of flodl-wire, two targets at a time
   tidy                      check the rules of the repository
   ci [STAGE...]             everything a change must pass, or only the stages named (ci --list)
 ";
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "bench" => bench::run(&rest),
         "sim" => sim::run(&rest),
+        "fuzz" => fuzz::run(&rest),
         "tidy" => tidy::run(&rest),
         "ci" => ci::run(&rest),
         "help" | "--help" | "-h" => {

@@ -295,6 +295,7 @@ impl Auditor {
             EventKind::Death { rank, incarnation } => {
                 self.losses += 1;
                 self.out_of_round(fab, *rank);
+                fab.ledger.let_go.insert(*rank);
                 self.dead.insert(*rank, (*incarnation, fab.now));
                 // What it holds goes back; what is in a round is settled with it.
                 self.release(*rank);
@@ -310,7 +311,7 @@ impl Auditor {
             }
             EventKind::Quarantined { samples, .. } => self.quarantined += samples,
             EventKind::RankLeft { rank } => {
-                fab.ledger.left.insert(*rank);
+                fab.ledger.let_go.insert(*rank);
             }
             // What such a rank trained goes back at once.
             EventKind::ReplicaDigest { rank, equal: false, .. } => self.release(*rank),

@@ -61,8 +61,8 @@ pub(crate) struct Ledger {
     pub(crate) consensus: Vec<u8>,
     /// Those of the versions before, which a slow rank may still be taking.
     past: Vec<Vec<u8>>,
-    /// Ranks that left by plan: nobody waits until they have taken a version.
-    pub(crate) left: BTreeSet<Rank>,
+    /// Ranks that left by plan or are dead, and may stand still: nobody waits until they have taken a version.
+    pub(crate) let_go: BTreeSet<Rank>,
     book: Option<Book>,
     newest_round: Option<Round>,
     /// The epoch of the newest window.
@@ -86,7 +86,7 @@ impl Ledger {
             version: None,
             consensus: Vec::new(),
             past: Vec::new(),
-            left: BTreeSet::new(),
+            let_go: BTreeSet::new(),
             book: None,
             newest_round: None,
             epoch: Epoch(0),
@@ -347,7 +347,7 @@ impl Ledger {
         let expected = match version {
             Some(version) if Some(version) == current => &self.consensus,
             Some(version) if Some(version.next()) == current => self.past.last().unwrap_or(&self.consensus),
-            Some(version) if Some(version) < current && self.left.contains(&life.0) => {
+            Some(version) if Some(version) < current && self.let_go.contains(&life.0) => {
                 self.past.get(version.0 as usize).unwrap_or(&self.consensus)
             }
             _ => {

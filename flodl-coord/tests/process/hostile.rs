@@ -11,6 +11,9 @@ use sha2::Sha256;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Where the version range lies in a hello, and where its tag begins.
@@ -108,6 +111,83 @@ fn a_hundred_silent_connections_keep_nobody_out() {
     is_exact(&world.summary("summary.json"), 2000);
     assert_eq!(ended.err.matches("too many unfinished").count(), 1, "one line a minute: {}", ended.err);
     drop(silent);
+}
+
+/// Strangers of every kind at the door for as long as a run lasts: some silent, some sending a byte now and then, some noise,
+/// some what looks like a greeting.
+struct Siege {
+    over: Arc<AtomicBool>,
+    crowds: Vec<JoinHandle<u32>>,
+}
+
+impl Siege {
+    fn lay(address: &str) -> Siege {
+        let over = Arc::new(AtomicBool::new(false));
+        let crowd = |number: usize, each: fn(&mut TcpStream, u32) -> bool, rest: Duration| {
+            let (over, address) = (Arc::clone(&over), address.to_owned());
+            std::thread::spawn(move || {
+                let (mut streams, mut opened) = (Vec::new(), 0);
+                while !over.load(Ordering::Relaxed) {
+                    while streams.len() < number
+                        && let Ok(stream) = TcpStream::connect(&address)
+                    {
+                        stream.set_write_timeout(Some(Duration::from_millis(100))).expect("can be set");
+                        opened += 1;
+                        streams.push(stream);
+                    }
+                    // Whoever was closed makes room for another one.
+                    streams.retain_mut(|stream| each(stream, opened));
+                    std::thread::sleep(rest);
+                }
+                opened
+            })
+        };
+        let silent = |_: &mut TcpStream, _| true;
+        let drips = |stream: &mut TcpStream, _| stream.write_all(b"f").is_ok();
+        let noise = |stream: &mut TcpStream, turn: u32| stream.write_all(&[turn as u8 ^ 0xa5; 4096]).is_ok();
+        let greets = |stream: &mut TcpStream, turn: u32| {
+            let mut m1 = [turn as u8; 120];
+            m1[..8].copy_from_slice(b"flodl-m1");
+            stream.write_all(&m1).is_ok()
+        };
+        let short = Duration::from_millis(20);
+        let crowds = vec![
+            crowd(600, silent, Duration::from_millis(100)),
+            crowd(200, drips, Duration::from_millis(200)),
+            crowd(4, noise, short),
+            crowd(4, greets, short),
+        ];
+        Siege { over, crowds }
+    }
+
+    /// How many connections each crowd opened.
+    fn lift(self) -> Vec<u32> {
+        self.over.store(true, Ordering::Relaxed);
+        self.crowds.into_iter().map(|crowd| crowd.join().expect("a crowd does not fail")).collect()
+    }
+}
+
+#[test]
+fn a_run_under_siege_loses_nobody_and_counts_exactly() {
+    let world = World::new();
+    let serve = serve(&world, "-n 3 --epochs 6 --batch-size 16 --step-ms 30");
+    ticket(&world, "a");
+    ticket(&world, "b");
+    let address = fs::read_to_string(world.path("run/address")).expect("is there");
+    let siege = Siege::lay(address.trim());
+    let crowded = poll(Duration::from_secs(20), || serve.err().contains("too many unfinished").then_some(()));
+    assert!(crowded.is_some(), "{}", serve.err());
+    let a = world.train("join --ticket ticket-a -n 2", "--samples 1000");
+    let b = world.train("join --ticket ticket-b -n 1", "--samples 1000");
+    serve.exits(0);
+    let opened = siege.lift();
+    a.exits(0);
+    b.exits(0);
+    let summary = world.summary("summary.json");
+    is_exact(&summary, 6000);
+    assert!(!summary.degraded, "nobody is lost");
+    assert!(opened.iter().zip([100, 50, 1, 1]).all(|(opened, least)| *opened >= least), "a siege: {opened:?}");
+    world.empties_within(Duration::from_secs(5));
 }
 
 #[test]

@@ -1,0 +1,5 @@
+//! `finish` under the fuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| flodl_wire_fuzz::fuzzed::finish(bytes));
