@@ -154,7 +154,15 @@ impl World {
         let is_new = self.oracle.version.is_some_and(|before| before != version);
         self.oracle.version = Some(version);
         for (rank, (part, since)) in &open.parts {
-            if is_new && !self.puppets[rank.0 as usize].unheard {
+            if !is_new {
+                continue;
+            }
+            let puppet = &self.puppets[rank.0 as usize];
+            if puppet.unheard && *part != FoldedPart::None {
+                // Nobody knows what is in it: all that might be is trained again.
+                let ranges = puppet.window.iter().flat_map(|plan| plan.leases.clone()).collect();
+                self.oracle.commit(FoldedPart::Chunks(1), &Since { ranges, ..since.clone() });
+            } else {
                 self.oracle.commit(*part, since);
             }
         }
