@@ -7,7 +7,7 @@ use crate::{Breach, Fate};
 use core::fmt;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::Control;
-use flodl_wire::message::join::{DatasetInfo, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
+use flodl_wire::message::join::{DatasetInfo, LayoutSizes, Ready, ScalarSpec, Section, TensorSpec, TrainerSettings};
 use flodl_wire::message::record::Reason;
 use flodl_wire::{Rank, Time};
 use std::collections::BTreeMap;
@@ -24,11 +24,21 @@ pub(crate) struct Agreement {
     pub(crate) manifest: [u8; 32],
     pub(crate) dataset: DatasetInfo,
     pub(crate) trainer: TrainerSettings,
+    /// Figures of the user's own.
+    pub(crate) scalars: Vec<ScalarSpec>,
+    /// Whether its program has something to save with a checkpoint that is not in the set.
+    pub(crate) saves: bool,
 }
 
 impl Agreement {
     pub(crate) fn of(ready: &Ready) -> Agreement {
-        Agreement { manifest: ready.manifest_digest, dataset: ready.dataset, trainer: ready.trainer }
+        Agreement {
+            manifest: ready.manifest_digest,
+            dataset: ready.dataset,
+            trainer: ready.trainer,
+            scalars: ready.scalars.clone(),
+            saves: ready.saves,
+        }
     }
 }
 
@@ -171,8 +181,8 @@ impl Lists {
         }
         let text = format!(
             "{rank} asks for other trainer settings than {lead}: {} against {}; start every rank with the same program and options",
-            settings(&its.trainer),
-            settings(&runs.trainer)
+            settings(its),
+            settings(runs)
         );
         Reason::new("settings-differ", text).about([rank])
     }
@@ -206,10 +216,18 @@ fn short(signature: &[u8; 32]) -> String {
     signature[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn settings(trainer: &TrainerSettings) -> String {
+fn settings(Agreement { trainer, scalars, saves, .. }: &Agreement) -> String {
     fn show<T: fmt::Display>(value: Option<T>) -> String {
         value.map_or_else(|| "any".to_owned(), |value| value.to_string())
     }
     let (batch, epochs, augment) = (show(trainer.batch_size), show(trainer.epochs), show(trainer.augment));
-    format!("batch size {batch}, epochs {epochs}, augment {augment}")
+    let mut text = format!("batch size {batch}, epochs {epochs}, augment {augment}");
+    if !scalars.is_empty() {
+        let names: Vec<String> = scalars.iter().map(|of| format!("{} ({:?})", of.name, of.reduction)).collect();
+        text.push_str(&format!(", scalars {}", names.join(" ")));
+    }
+    if *saves {
+        text.push_str(", saves with checkpoints");
+    }
+    text
 }

@@ -59,6 +59,7 @@ impl Running {
         ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
         if folded.any_mass {
             self.feed_scheduler(ctx, &open);
+            self.roles.committed(self.consensus.map_or(Version(0), |held| held.version));
         }
         if closing.next == Next::Final {
             return Step::Final;
@@ -87,7 +88,9 @@ impl Running {
             let folded = if counts { part_of(parts, rank) } else { FoldedPart::None };
             let blamed = blamed(ctx, rank, part);
             let verdict = Verdict { part: folded, steps: part.steps, unheard: part.unheard, blamed };
-            settled.insert(rank, self.ledger.settle(rank, open.id, verdict));
+            let settlement = self.ledger.settle(rank, open.id, verdict);
+            self.metrics.settled(rank, settlement.committed, settlement.repeats);
+            settled.insert(rank, settlement);
         }
         settled
     }
@@ -198,6 +201,7 @@ impl Running {
             loss: (losses.count > 0).then(|| losses.sum / losses.count as f64),
             divergence: open.parts().iter().filter_map(divergence).collect(),
         };
+        self.metrics.round(root.reduce, root.divergence.iter().map(|&(_, far)| far));
         ctx.record(Body::Node(Node::Root(root)));
     }
 

@@ -1,7 +1,7 @@
 //! What a run is told before it starts, and the deadlines that follow from its patience.
 
-use crate::MaxFailure;
 use crate::id;
+use crate::{Duties, Elect, MaxFailure};
 use core::fmt;
 use core::time::Duration;
 use flodl_elche::{AnchorSettings, GuardKind, Mode, Settings, SettingsError, Windowing};
@@ -35,6 +35,8 @@ pub struct Config {
     pub membership: Membership,
     /// How windows are planned.
     pub scheduling: Scheduling,
+    /// Who evaluates and saves, and how often.
+    pub duties: Duties,
 }
 
 /// What a person may say of how windows are planned; what is unset the policy decides.
@@ -175,6 +177,18 @@ pub enum ConfigError {
     /// What the scheduler cannot follow, in the words of its options.
     #[error(transparent)]
     Scheduling(#[from] SettingsError),
+    /// A duty for a rank that the run does not have.
+    #[error("{option} {rank} names a rank that a run of {world} ranks does not have: ranks are 0..={last}", rank = rank.0)]
+    DutyRank {
+        /// The option.
+        option: &'static str,
+        /// Named.
+        rank: Rank,
+        /// Ranks of the run.
+        world: u32,
+        /// The last rank.
+        last: u32,
+    },
     /// A factor that would make a rank faster, or is no number.
     #[error("--slow {rank}={factor}: the factor stretches each step and must be within 1..=1000", rank = rank.0)]
     SlowFactor {
@@ -223,6 +237,14 @@ impl Config {
         if let Some((&rank, &speed)) = self.scheduling.speeds.iter().find(|(rank, _)| rank.0 >= self.world_size) {
             let (world, last) = (self.world_size, self.world_size - 1);
             return Err(ConfigError::SpeedRank { rank, speed, world, last });
+        }
+        for (option, duty) in [("--eval-rank", self.duties.evaluation), ("--checkpoint-rank", self.duties.checkpoint)] {
+            let (world, last) = (self.world_size, self.world_size - 1);
+            if let Elect::Rank(rank) = duty.by
+                && rank.0 >= world
+            {
+                return Err(ConfigError::DutyRank { option, rank, world, last });
+            }
         }
         Ok(self.settings(self.batch_size.unwrap_or(1)).validate()?)
     }

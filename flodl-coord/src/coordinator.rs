@@ -118,7 +118,15 @@ impl Coordinator {
             }
             Input::RootWaits { round, rank, chunk } => self.fold_waits(Folder::Root, round, (rank, chunk), now),
             Input::Saved { version, result } => {
-                self.in_finishing(now, |finishing, ctx| finishing.saved(ctx, version, result));
+                self.watch.moved(now);
+                let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+                match &mut self.phase {
+                    Phase::Running(running) => {
+                        running.saving.done(&mut ctx, version, result);
+                    }
+                    Phase::Finishing(finishing) => finishing.saved(&mut ctx, version, result),
+                    Phase::Forming(_) | Phase::Ended => {}
+                }
             }
             Input::Stop => self.stop(now),
         }
@@ -127,14 +135,6 @@ impl Coordinator {
 
     pub(crate) fn ctx(&mut self, now: Time) -> Context<'_> {
         context(&self.config, self.deadlines, &mut self.members, &mut self.out, now)
-    }
-
-    fn in_finishing(&mut self, now: Time, act: impl FnOnce(&mut Finishing, &mut Context<'_>)) {
-        if let Phase::Finishing(finishing) = &mut self.phase {
-            self.watch.moved(now);
-            let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
-            act(finishing, &mut ctx);
-        }
     }
 
     pub(crate) fn phase_report(&mut self, rank: Rank, report: Report, now: Time) -> Result<(), Breach> {
@@ -152,8 +152,24 @@ impl Coordinator {
                 running.snapshot(&ctx, rank, &Snapshot { round, steps, ranges })
             }
             (Phase::Running(running), Report::SyncAck(ack)) => running.acknowledged(rank, ack),
+            (Phase::Running(running), Report::Intent(intent)) => {
+                running.intent(rank, intent);
+                Ok(())
+            }
+            (Phase::Running(running), Report::EvalResult { schedule, outcome }) => {
+                running.evaluated(&mut ctx, (rank, schedule), &outcome);
+                Ok(())
+            }
+            (Phase::Running(running), Report::CheckpointResult { schedule, outcome }) => {
+                running.part_saved(&mut ctx, (rank, schedule), &outcome);
+                Ok(())
+            }
             (Phase::Finishing(finishing), Report::EvalResult { schedule, outcome }) => {
-                finishing.evaluated(&mut ctx, rank, schedule, outcome);
+                finishing.evaluated(&mut ctx, (rank, schedule), &outcome);
+                Ok(())
+            }
+            (Phase::Finishing(finishing), Report::CheckpointResult { schedule, outcome }) => {
+                finishing.part_saved(&mut ctx, (rank, schedule), &outcome);
                 Ok(())
             }
             (Phase::Finishing(finishing), Report::Finished { version, replica_digest }) => {
@@ -232,6 +248,7 @@ impl Coordinator {
                     }
                 },
                 Phase::Finishing(finishing) => {
+                    finishing.give_up_lost(&mut ctx);
                     if let Some((exit, why)) = finishing.advance(&ctx) {
                         return self.end(exit, why, now);
                     }

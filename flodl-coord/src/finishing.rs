@@ -3,15 +3,13 @@
 use crate::Fate;
 use crate::context::Context;
 use crate::gate::shown;
-use crate::id;
 use crate::members::{Member, State};
-use crate::output::{Output, SaveRequest};
+use crate::roles::{Given, Trigger};
 use crate::running::{Running, Stopping};
 use flodl_wire::message::Control;
-use flodl_wire::message::record::{EventKind, Reason};
+use flodl_wire::message::record::{Reason, Role};
 use flodl_wire::message::report::Evaluation;
 use flodl_wire::{Rank, Time, Version};
-use std::collections::BTreeSet;
 
 /// The end of a run that had begun.
 pub(crate) struct Finishing {
@@ -44,99 +42,110 @@ pub(crate) enum Ending {
 }
 
 enum Stage {
-    Evaluating { rank: Rank, schedule: u64, until: Time, tried: BTreeSet<Rank> },
-    Saving { until: Time },
+    /// A rank evaluates.
+    Evaluating,
+    /// The set is being written, or a rank saves its part.
+    Saving,
+    /// Everybody is told to end.
     Ending { until: Time },
 }
 
 impl Finishing {
     /// Goes on from the final commit (or from the loss of the last rank).
-    pub(crate) fn start(ctx: &mut Context<'_>, running: Running, ending: Ending) -> Finishing {
-        let mut finishing = Finishing { running, ending, stage: Stage::Saving { until: ctx.now }, saved: Saved::Not };
-        finishing.stage = match finishing.ending {
+    pub(crate) fn start(ctx: &mut Context<'_>, mut running: Running, ending: Ending) -> Finishing {
+        running.roles.retire();
+        let mut finishing = Finishing { running, ending, stage: Stage::Saving, saved: Saved::Not };
+        match finishing.ending {
             Ending::Deserted { .. } => finishing.save(ctx),
-            Ending::Done | Ending::Stopped(_) => finishing.evaluate(ctx, BTreeSet::new()),
-        };
+            Ending::Done | Ending::Stopped(_) => {
+                finishing.running.roles.trigger(Role::Evaluation, Trigger::End);
+                finishing.evaluate(ctx);
+            }
+        }
         finishing
     }
 
-    /// Asks the next candidate for the evaluation: the fastest first, then by rank. Goes on to saving where none is left.
-    fn evaluate(&mut self, ctx: &mut Context<'_>, mut tried: BTreeSet<Rank>) -> Stage {
-        let fastest = self.running.scheduler.fastest().map(id::rank);
-        let able = |rank: &Rank| ctx.members.get(*rank).is_some_and(|m| m.is_active()) && !tried.contains(rank);
-        let elected = fastest.filter(able).or_else(|| ctx.members.active().map(|m| m.rank).find(able));
-        let Some(rank) = elected else {
-            let text = "no rank could evaluate the final consensus";
-            ctx.alert(Reason::new("not-evaluated", text));
-            return self.save(ctx);
-        };
-        let schedule = tried.len() as u64;
-        tried.insert(rank);
-        ctx.tell(rank, Control::ExecuteEval { schedule });
-        Stage::Evaluating { rank, schedule, until: ctx.now.plus(ctx.deadlines.callback), tried }
+    /// Asks the next candidate for the evaluation. Goes on to saving where none is left.
+    fn evaluate(&mut self, ctx: &mut Context<'_>) {
+        let version = self.running.consensus.map(|held| held.version);
+        if version.map(|version| self.running.give(ctx, Role::Evaluation, version)) == Some(Given::Ordered) {
+            self.stage = Stage::Evaluating;
+            return;
+        }
+        ctx.alert(Reason::new("not-evaluated", "no rank could evaluate the final consensus"));
+        self.save(ctx);
     }
 
     /// The elected rank has evaluated, or could not.
     pub(crate) fn evaluated(
         &mut self,
         ctx: &mut Context<'_>,
-        from: Rank,
-        schedule: u64,
-        outcome: Result<Evaluation, String>,
+        answer: (Rank, u64),
+        outcome: &Result<Evaluation, String>,
     ) {
-        let Stage::Evaluating { rank, schedule: asked, tried, .. } = &self.stage else { return };
-        if *rank != from || *asked != schedule {
-            return;
+        match self.running.evaluated(ctx, answer, outcome) {
+            Some(true) => self.save(ctx),
+            Some(false) => self.evaluate(ctx),
+            None => {}
         }
-        let tried = tried.clone();
-        self.stage = match outcome {
-            Ok(result) => {
-                ctx.event(EventKind::Evaluated { rank: from, result: Some(result) }, None);
-                self.save(ctx)
-            }
-            Err(error) => {
-                let why = Reason::new("evaluation-failed", format!("{from} could not evaluate: {error}")).about([from]);
-                ctx.event(EventKind::Evaluated { rank: from, result: None }, Some(why));
-                self.evaluate(ctx, tried)
-            }
-        };
     }
 
-    /// Asks for the checkpoint set; without a consensus there is nothing to save.
-    fn save(&mut self, ctx: &mut Context<'_>) -> Stage {
-        let Some(held) = self.running.consensus else { return self.shut_down(ctx) };
-        let (agreed, ledger) = (&self.running.agreed, &self.running.ledger);
-        let (epoch, coverage) = ledger.open_epochs();
-        let request = SaveRequest {
-            version: held.version,
-            tensors: agreed.tensors.clone(),
-            epoch,
-            epochs: agreed.epochs,
-            global_step: ledger.global_step,
-            seed: ctx.config.seed,
-            dataset_len: agreed.dataset_len,
-            epoch_len: agreed.epoch_len,
-            batch_size: agreed.batch_size,
-            coverage,
-            anchor: self.running.scheduler.anchor(),
-            why: self.ending.reason().text,
+    /// Asks for the checkpoint set, unless that is being written or there, and for the part of it that a rank has; without a
+    /// consensus there is nothing to save.
+    fn save(&mut self, ctx: &mut Context<'_>) {
+        let Some(held) = self.running.consensus else {
+            self.stage = self.shut_down(ctx);
+            return;
         };
-        ctx.out.push_back(Output::Save(Box::new(request)));
-        Stage::Saving { until: ctx.now.plus(ctx.deadlines.callback) }
+        self.stage = Stage::Saving;
+        let saving = &self.running.saving;
+        if saving.is_written(held.version) {
+            self.saved = Saved::Written;
+        } else if !saving.is_writing(held.version) {
+            self.running.save(ctx, held.version, self.ending.reason().text);
+        }
+        self.running.roles.trigger(Role::Checkpoint, Trigger::End);
+        self.save_part(ctx, held.version);
+        self.go_on(ctx);
     }
 
-    /// The checkpoint set is written, or not.
+    /// Asks the next candidate for its part of the checkpoint.
+    fn save_part(&mut self, ctx: &mut Context<'_>, version: Version) {
+        if self.running.give(ctx, Role::Checkpoint, version) == Given::NobodyLeft {
+            ctx.alert(Reason::new("nobody-left", "no rank could do its part of the final checkpoint"));
+        }
+    }
+
+    /// A checkpoint set is written, or not.
     pub(crate) fn saved(&mut self, ctx: &mut Context<'_>, version: Version, result: Result<String, String>) {
-        if !matches!(self.stage, Stage::Saving { .. }) {
+        self.running.saving.done(ctx, version, result);
+        self.go_on(ctx);
+    }
+
+    /// The elected rank has saved its part of the checkpoint, or could not.
+    pub(crate) fn part_saved(&mut self, ctx: &mut Context<'_>, answer: (Rank, u64), outcome: &Result<(), String>) {
+        let done = self.running.part_saved(ctx, answer, outcome);
+        if done == Some(false)
+            && let Some(held) = self.running.consensus
+        {
+            self.save_part(ctx, held.version);
+        }
+        self.go_on(ctx);
+    }
+
+    /// Ends the run once nothing is being saved any more.
+    fn go_on(&mut self, ctx: &mut Context<'_>) {
+        let Some(held) = self.running.consensus.filter(|_| matches!(self.stage, Stage::Saving)) else { return };
+        if self.running.saving.is_writing(held.version) || self.running.roles.hold().is_some() {
             return;
         }
-        self.saved = if result.is_ok() { Saved::Written } else { Saved::Failed };
-        let (path, why) = match result {
-            Ok(path) => (Some(path), None),
-            Err(error) => (None, Some(Reason::new("not-saved", format!("the checkpoint was not written: {error}")))),
-        };
-        ctx.event(EventKind::Checkpoint { version, path }, why);
+        self.saved = if self.running.saving.is_written(held.version) { Saved::Written } else { Saved::Failed };
         self.stage = self.shut_down(ctx);
+    }
+
+    /// A rank makes progress. Until when it may stand still, where it is on duty.
+    pub(crate) fn moved(&mut self, rank: Rank, now: Time) -> Option<Time> {
+        self.running.roles.moved(rank, now)
     }
 
     fn last_order(&self) -> Control {
@@ -172,54 +181,53 @@ impl Finishing {
 
     /// A rank is back from a lost link: it is told again what it may not have heard.
     pub(crate) fn reattached(&mut self, ctx: &mut Context<'_>, back: Rank) {
-        match &self.stage {
-            Stage::Evaluating { rank, schedule, .. } if *rank == back => {
-                ctx.tell(back, Control::ExecuteEval { schedule: *schedule });
-            }
-            Stage::Ending { .. } => ctx.tell(back, self.last_order()),
-            Stage::Evaluating { .. } | Stage::Saving { .. } => {}
+        self.running.roles.again(ctx, back);
+        if matches!(self.stage, Stage::Ending { .. }) {
+            ctx.tell(back, self.last_order());
         }
     }
 
-    /// A rank's life is over.
-    pub(crate) fn lose(&mut self, ctx: &mut Context<'_>, lost: Rank) {
-        if let Stage::Evaluating { rank, tried, .. } = &self.stage
-            && *rank == lost
-        {
-            let tried = tried.clone();
-            self.stage = self.evaluate(ctx, tried);
+    /// Asks the next candidate where one is gone.
+    pub(crate) fn give_up_lost(&mut self, ctx: &mut Context<'_>) {
+        for role in self.running.roles.give_up_lost(ctx) {
+            match (role, self.running.consensus) {
+                (Role::Evaluation, _) => self.evaluate(ctx),
+                (Role::Checkpoint, Some(held)) => self.save_part(ctx, held.version),
+                (Role::Checkpoint, None) => {}
+            }
         }
+        self.go_on(ctx);
     }
 
     /// Ranks that are late, with their fate, once the end's own deadline is over.
     pub(crate) fn overdue(&mut self, ctx: &mut Context<'_>) -> Vec<(Rank, Fate)> {
+        for (role, rank, schedule, still) in self.running.roles.overdue(ctx.now) {
+            let error = format!("no answer within {still:?}");
+            match role {
+                Role::Evaluation => self.evaluated(ctx, (rank, schedule), &Err(error)),
+                Role::Checkpoint => self.part_saved(ctx, (rank, schedule), &Err(error)),
+            }
+        }
+        self.running.saving.overdue(ctx);
+        self.go_on(ctx);
         match &self.stage {
-            Stage::Evaluating { rank, schedule, until, .. } if ctx.now >= *until => {
-                let (from, schedule) = (*rank, *schedule);
-                let within = ctx.deadlines.callback;
-                self.evaluated(ctx, from, schedule, Err(format!("no answer within {within:?}")));
-                Vec::new()
-            }
-            Stage::Saving { until } if ctx.now >= *until => {
-                let version = self.running.consensus.map_or(Version(0), |held| held.version);
-                self.saved(ctx, version, Err(format!("not done within {:?}", ctx.deadlines.callback)));
-                Vec::new()
-            }
             Stage::Ending { until } if ctx.now >= *until => {
                 // Whose host is out of reach may not have heard of the end: it is told when it is back, if it comes in time.
                 self.stage = Stage::Ending { until: ctx.now.plus(ctx.deadlines.shutdown) };
                 let in_reach = ctx.members.living().filter(|m| !matches!(m.state, State::Detached { .. }));
                 in_reach.map(|m| (m.rank, Fate::Overdue { within: ctx.deadlines.shutdown })).collect()
             }
-            Stage::Evaluating { .. } | Stage::Saving { .. } | Stage::Ending { .. } => Vec::new(),
+            Stage::Evaluating | Stage::Saving | Stage::Ending { .. } => Vec::new(),
         }
     }
 
     /// When [`Finishing::overdue`] has something to say.
-    pub(crate) fn deadline(&self) -> Time {
-        match self.stage {
-            Stage::Evaluating { until, .. } | Stage::Saving { until } | Stage::Ending { until } => until,
-        }
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let end = match self.stage {
+            Stage::Ending { until } => Some(until),
+            Stage::Evaluating | Stage::Saving => None,
+        };
+        [end, self.running.roles.deadline(), self.running.saving.deadline()].into_iter().flatten().min()
     }
 
     /// The exit status with its reason, once everybody's end is confirmed.
@@ -234,10 +242,8 @@ impl Finishing {
     /// What is waited for.
     pub(crate) fn hold(&self, ctx: &Context<'_>) -> Option<Reason> {
         match &self.stage {
-            Stage::Evaluating { rank, .. } => {
-                Some(Reason::new("evaluating", format!("waiting for the evaluation of {rank}")).about([*rank]))
-            }
-            Stage::Saving { .. } => Some(Reason::new("saving", "waiting for the checkpoint")),
+            Stage::Evaluating => self.running.roles.hold().as_ref().map(Reason::from),
+            Stage::Saving => Some(Reason::new("saving", "waiting for the checkpoint")),
             Stage::Ending { .. } => {
                 let late = ctx.members.living().map(|member| member.rank);
                 Some(Reason::new("ending", "waiting for ranks to end").about(late))

@@ -1,8 +1,9 @@
 //! When a round fires: a pure function of the members and the pool, whose verdict says why.
 
+use crate::roles::name;
 use crate::tally::Tally;
 use core::fmt;
-use flodl_wire::message::record::Reason;
+use flodl_wire::message::record::{Reason, Role};
 use flodl_wire::{Rank, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,11 @@ pub enum Hold<'a> {
         available: u64,
         /// Samples that somebody still holds.
         outstanding: u64,
+    },
+    /// These do something for all first, which is why their windows are shorter.
+    OnDuty {
+        /// Who, and what.
+        ranks: [Option<(Rank, Role)>; 2],
     },
     /// Nobody holds the consensus, so nobody can train.
     NobodyActive,
@@ -87,6 +93,11 @@ impl fmt::Display for Hold<'_> {
             }
             Hold::NothingMoved { available, outstanding } => {
                 write!(f, "nobody trained in this window; {available} samples are free, {outstanding} are held")
+            }
+            Hold::OnDuty { ranks } => {
+                f.write_str("waiting for ")?;
+                let ranks: Vec<(Rank, Role)> = ranks.iter().flatten().copied().collect();
+                list(f, ranks, |f, (rank, role)| write!(f, "the {} of {rank}", name(role)))
             }
             Hold::NobodyActive => f.write_str("no rank holds the consensus"),
             Hold::NobodyHere { coming } => {
@@ -150,6 +161,7 @@ impl From<&Hold<'_>> for Reason {
             Hold::NothingMoved { available, outstanding } => Reason::new("nothing-moved", text)
                 .with("available", *available as f64)
                 .with("outstanding", *outstanding as f64),
+            Hold::OnDuty { ranks } => Reason::new("on-duty", text).about(ranks.iter().flatten().map(|&(rank, _)| rank)),
             Hold::NobodyActive => Reason::new("nobody-active", text),
             Hold::NobodyHere { coming } => Reason::new("nobody-here", text).about(coming.iter().copied()),
         }

@@ -46,7 +46,7 @@ impl Running {
         }
         let is_active = |rank: &Rank| ctx.members.get(*rank).is_some_and(Member::is_active);
         if ctx.members.tally().marked.leavers.iter().any(is_active) {
-            self.request_params(ctx, Reason::new("leaving", "somebody leaves, and brings in what it has trained"));
+            self.end_window(ctx, Reason::new("leaving", "somebody leaves, and brings in what it has trained"));
         } else {
             self.let_go(ctx);
         }

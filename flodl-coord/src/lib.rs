@@ -16,7 +16,7 @@
 //! - [`Fate`]: how a rank's life ended. [`Hold`]: why no round begins.
 //!
 //! ```
-//! use flodl_coord::{Config, Coordinator, Input, Membership, Output, Scheduling, Slowing};
+//! use flodl_coord::{Config, Coordinator, Duties, Input, Membership, Output, Scheduling, Slowing};
 //! use flodl_wire::message::Control;
 //! use flodl_wire::{HostId, Rank, RunId, SessionId, Time};
 //! use std::time::Duration;
@@ -33,6 +33,7 @@
 //!     slow: Slowing::default(),
 //!     membership: Membership::default(),
 //!     scheduling: Scheduling::default(),
+//!     duties: Duties::default(),
 //! };
 //! let mut coordinator = Coordinator::new(config, Time::ZERO)?;
 //!
@@ -61,10 +62,12 @@
 
 mod agenda;
 mod agreement;
+mod boundary;
 mod closing;
 mod config;
 mod context;
 mod coordinator;
+mod duties;
 mod fate;
 mod finishing;
 mod flap;
@@ -79,13 +82,16 @@ mod ledger;
 mod liveness;
 mod max_failure;
 mod members;
+mod metrics;
 mod output;
 mod planning;
 mod reason;
 mod reattach;
+mod roles;
 mod roll;
 mod round;
 mod running;
+mod saving;
 mod stalled;
 mod tally;
 mod waits;
@@ -100,6 +106,7 @@ pub mod sim;
 
 pub use config::{Config, ConfigError, Deadlines, Membership, PATIENCE_MAX, PATIENCE_MIN, Scheduling, Slowing};
 pub use coordinator::Coordinator;
+pub use duties::{Duties, Duty, Elect, ElectError};
 pub use fate::{Breach, Fate};
 pub use gate::{Fire, Hold};
 pub use input::Input;

@@ -30,7 +30,7 @@ impl Coordinator {
             Phase::Finishing(finishing) => finishing.overdue(&mut ctx),
             Phase::Running(running) => {
                 let late = running.lists.overdue(&ctx);
-                late.into_iter().chain(running.overdue(&ctx)).collect()
+                late.into_iter().chain(running.overdue(&mut ctx)).collect()
             }
             Phase::Ended => Vec::new(),
         };
@@ -49,7 +49,7 @@ impl Coordinator {
         let phase = match &self.phase {
             Phase::Ended => return None,
             Phase::Forming(forming) => forming.lists.deadline(),
-            Phase::Finishing(finishing) => Some(finishing.deadline()),
+            Phase::Finishing(finishing) => finishing.deadline(),
             Phase::Running(running) => running.deadline(&self.deadlines),
         };
         phase.into_iter().chain(self.members.next_look()).chain([self.watch.next()]).min()
@@ -66,8 +66,13 @@ impl Coordinator {
             && member.step != step
         {
             member.step = step;
-            if let State::Active(Work::Training { pace, .. }) = &mut member.state {
-                pace.stepped(now);
+            let duty = match &mut self.phase {
+                Phase::Running(running) => running.roles.moved(rank, now),
+                Phase::Finishing(finishing) => finishing.moved(rank, now),
+                Phase::Forming(_) | Phase::Ended => None,
+            };
+            if let Some(pace) = member.pace_mut() {
+                pace.stepped(duty.unwrap_or(now));
             }
             self.watch.moved(now);
         }
@@ -93,7 +98,7 @@ impl Coordinator {
                     running.lose(&mut ctx, rank, &fate);
                 }
             }
-            Phase::Finishing(finishing) => finishing.lose(&mut ctx, rank),
+            Phase::Finishing(finishing) => finishing.give_up_lost(&mut ctx),
             Phase::Ended => {}
         }
         if fate.is_loss() {

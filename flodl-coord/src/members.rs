@@ -185,6 +185,14 @@ impl Member {
         matches!(self.state, State::Active(_))
     }
 
+    /// How it gets on in its window, where it is in one.
+    pub(crate) fn pace_mut(&mut self) -> Option<&mut Pace> {
+        match &mut self.state {
+            State::Active(Work::Training { pace, .. }) => Some(pace),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_training(&self) -> bool {
         matches!(self.state, State::Active(Work::Training { .. }))
     }

@@ -3,13 +3,15 @@
 use crate::context::Context;
 use crate::id;
 use crate::members::{State, Work};
+use crate::metrics::Metrics;
 use crate::reason;
 use crate::running::{Cycle, Running, Step};
 use crate::stalled::Pace;
 use flodl_elche::{Demand, Plan, Slot};
+use flodl_wire::limits::EPOCH_RANKS;
 use flodl_wire::message::Control;
 use flodl_wire::message::control::WindowPlan;
-use flodl_wire::message::record::EventKind;
+use flodl_wire::message::record::{Body, EventKind, Node};
 use flodl_wire::{Rank, WindowId};
 
 impl Running {
@@ -18,20 +20,35 @@ impl Running {
         self.ledger.next_epoch();
     }
 
-    /// Tells that every sample of the open epoch is committed or set aside.
-    pub(crate) fn close_epoch(&self, ctx: &mut Context<'_>) {
-        ctx.event(EventKind::EpochDone { epoch: self.ledger.epoch }, None);
+    /// Tells that every sample of the open epoch is committed or set aside, and how it went.
+    pub(crate) fn close_epoch(&mut self, ctx: &mut Context<'_>) {
+        let epoch = self.ledger.epoch;
+        let next = Metrics::begin(&self.agreed.agreement.scalars, ctx.now);
+        let over = std::mem::replace(&mut self.metrics, next);
+        let mut metrics = over.end(epoch, self.consensus.map(|held| held.version), ctx.now);
+        ctx.record(Body::Node(Node::Epoch(Box::new(metrics.clone()))));
+        if metrics.ranks.len() > EPOCH_RANKS {
+            metrics.ranks.clear();
+        }
+        ctx.broadcast(Control::EpochAggregated(Box::new(metrics)));
+        ctx.event(EventKind::EpochDone { epoch }, None);
+        self.roles.epoch_done(epoch);
     }
 
     /// Plans a window over what is free of the open epoch, and gives the orders.
     pub(crate) fn plan_window(&mut self, ctx: &mut Context<'_>) -> Step {
+        let callbacks = self.begin_duties(ctx);
         let live: Vec<Slot> = ctx.members.active().map(|member| id::slot(member.rank)).collect();
         let level = self.ledger.level();
         if level.available == self.ledger.epoch_len() {
             self.ledger.reserve(&self.scheduler.weights(&live));
         }
-        let demand =
-            Demand { live: &live, remaining: level.available, epoch_len: self.ledger.epoch_len(), callbacks: &[] };
+        let demand = Demand {
+            live: &live,
+            remaining: level.available,
+            epoch_len: self.ledger.epoch_len(),
+            callbacks: &callbacks,
+        };
         let plan = self.scheduler.plan(&demand);
         self.window = WindowId(self.window.0 + 1);
         self.window_began = ctx.now;
@@ -58,7 +75,8 @@ impl Running {
                 let (window, quota_max) = (self.window, share.quota_max);
                 let batch = self.scheduler.batch_time(share.slot);
                 let expected = batch.map(|batch| share.budget.unwrap_or(batch.saturating_mul(share.quota)).max(batch));
-                let pace = Pace::start(ctx.now, expected);
+                // Who is on duty first may take its time for that.
+                let pace = Pace::start(self.roles.busy_until(rank).unwrap_or(ctx.now), expected);
                 let room = (u64::from(quota_max) * batch_size).saturating_sub(leased);
                 member.state = State::Active(Work::Training { window, quota_max, leased, room, pace });
             }

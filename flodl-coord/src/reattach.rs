@@ -245,6 +245,7 @@ impl Running {
                 ctx.tell(rank, Control::RoundDone { round, outcome, next });
             }
         }
+        self.roles.again(ctx, rank);
         match now_in {
             State::Active(Work::Training { window, .. }) if state.window != Some(window) => {
                 if let Some(plan) = self.orders.get(&rank).cloned() {

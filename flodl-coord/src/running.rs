@@ -8,11 +8,14 @@
 use crate::agreement::Lists;
 use crate::context::Context;
 use crate::formation::Agreed;
-use crate::gate::{self, Hold};
+use crate::gate::{self, Fire, Hold};
 use crate::id;
 use crate::ledger::Ledger;
-use crate::members::{Member, State, Work, World};
+use crate::members::{Member, Members, State, Work, World};
+use crate::metrics::Metrics;
+use crate::roles::Roles;
 use crate::round::{OpenRound, Out};
+use crate::saving::Saving;
 use crate::{Breach, Deadlines, Fate, TooManyLost};
 use core::time::Duration;
 use flodl_elche::{Cadence, WindowSample};
@@ -46,6 +49,12 @@ pub(crate) struct Running {
     pub(crate) orders: BTreeMap<Rank, WindowPlan>,
     /// The round that ended last.
     pub(crate) last_done: Option<(Round, RoundOutcome, Next)>,
+    pub(crate) roles: Roles,
+    pub(crate) saving: Saving,
+    /// Why somebody waits for the end of the window, which waits for a duty to be done.
+    pub(crate) cut_short: Option<Reason>,
+    /// Of the open epoch.
+    pub(crate) metrics: Metrics,
 }
 
 /// Why a run ends before its time.
@@ -126,6 +135,7 @@ impl Running {
         agreed.speeds.iter().for_each(|&(rank, speed)| scheduler.expect(id::slot(rank), speed));
         let ledger = Ledger::new(agreed.epoch_len, agreed.epochs, agreed.batch_size);
         let round = open_round(ctx, Round(0), false, Reason::new("first", "the first parameters are spread"));
+        let metrics = Metrics::begin(&agreed.agreement.scalars, ctx.now);
         let lists = Lists::of(agreed.agreement.manifest, agreed.tensors.clone());
         Running {
             agreed,
@@ -143,6 +153,10 @@ impl Running {
             lists,
             orders: BTreeMap::new(),
             last_done: None,
+            roles: Roles::new(ctx.config.duties),
+            saving: Saving::default(),
+            cut_short: None,
+            metrics,
         }
     }
 
@@ -186,6 +200,7 @@ impl Running {
             self.losses.sum += report.loss_sum;
             self.losses.count = self.losses.count.saturating_add(report.loss_count);
         }
+        self.metrics.window(rank, report);
         ctx.record(Body::Node(Node::Rank(rank_window(rank, report))));
         if self.replica_is_equal(ctx, rank, report.replica_digest) {
             if let Some(mut member) = ctx.members.get_mut(rank) {
@@ -300,7 +315,12 @@ impl Running {
     }
 
     /// Who has kept the open round waiting past its ceiling: somebody that is alive and neither contributes nor answers.
-    pub(crate) fn overdue(&mut self, ctx: &Context<'_>) -> Vec<(Rank, Fate)> {
+    pub(crate) fn overdue(&mut self, ctx: &mut Context<'_>) -> Vec<(Rank, Fate)> {
+        self.saving.overdue(ctx);
+        let hanging = self.roles.hanging(ctx.now);
+        if !hanging.is_empty() {
+            return hanging;
+        }
         let due = self.round_deadline(&ctx.deadlines).is_some_and(|at| ctx.now >= at);
         let Cycle::Round(open) = &mut self.cycle else { return Vec::new() };
         if !due {
@@ -318,7 +338,9 @@ impl Running {
 
     /// When something here is overdue.
     pub(crate) fn deadline(&self, deadlines: &Deadlines) -> Option<Time> {
-        self.round_deadline(deadlines).into_iter().chain(self.lists.deadline()).min()
+        let duties = [self.roles.deadline(), self.saving.deadline()];
+        let others = [self.round_deadline(deadlines), self.lists.deadline()];
+        duties.into_iter().chain(others).flatten().min()
     }
 
     fn round_deadline(&self, deadlines: &Deadlines) -> Option<Time> {
@@ -336,8 +358,18 @@ impl Running {
             return;
         }
         self.stopping = Some(why);
-        if matches!(self.cycle, Cycle::Window) && ctx.members.tally().counts.take_part() > 0 {
-            self.request_params(ctx, why.reason());
+        self.end_window(ctx, why.reason());
+    }
+
+    /// An open window ends at each rank's next batch boundary; where one is on duty, after that.
+    pub(crate) fn end_window(&mut self, ctx: &mut Context<'_>, why: Reason) {
+        if !matches!(self.cycle, Cycle::Window) || ctx.members.tally().counts.take_part() == 0 {
+            return;
+        }
+        if self.roles.hold().is_some() {
+            self.cut_short = Some(why);
+        } else {
+            self.request_params(ctx, why);
         }
     }
 
@@ -385,6 +417,7 @@ impl Running {
     pub(crate) fn tell_quarantine(&mut self, ctx: &mut Context<'_>) {
         let epoch = self.ledger.epoch;
         if let Some((samples, ranges)) = self.ledger.newly_quarantined() {
+            self.metrics.set_aside(samples);
             let text = format!(
                 "positions {} of {epoch} are set aside: every rank that held them came to grief",
                 show(&ranges)
@@ -397,6 +430,12 @@ impl Running {
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Step {
         if !ctx.members.anybody_lives() {
             return Step::Deserted;
+        }
+        self.roles.give_up_lost(ctx);
+        if self.roles.hold().is_none()
+            && let Some(why) = self.cut_short.take()
+        {
+            self.end_window(ctx, why);
         }
         if self.stopping.is_none() {
             self.take_in(ctx);
@@ -420,7 +459,7 @@ impl Running {
                 Ok(_) => self.close_round(ctx),
                 Err(_) => Step::Hold,
             },
-            Cycle::Window => match gate::ready(ctx.members.tally(), self.window, self.ledger.level()) {
+            Cycle::Window => match self.gate(&*ctx.members) {
                 Ok(fire) => self.request_params(ctx, Reason::from(&fire)),
                 // Joiners get the consensus by a round that nobody adds to.
                 Err(hold @ Hold::NobodyActive) => {
@@ -440,9 +479,17 @@ impl Running {
     pub(crate) fn hold(&self, ctx: &Context<'_>) -> Option<Reason> {
         match &self.cycle {
             Cycle::Round(open) => open.finished().err().as_ref().map(Reason::from),
-            Cycle::Window => {
-                gate::ready(ctx.members.tally(), self.window, self.ledger.level()).err().as_ref().map(Reason::from)
-            }
+            Cycle::Window => self.gate(ctx.members).err().as_ref().map(Reason::from),
+        }
+    }
+
+    /// Neither a round nor another window begins while somebody is on duty.
+    fn gate<'a>(&self, members: &'a Members) -> Result<Fire, Hold<'a>> {
+        let verdict = gate::ready(members.tally(), self.window, self.ledger.level());
+        let waits = matches!(verdict, Err(Hold::Training { .. } | Hold::Detached { .. } | Hold::NobodyHere { .. }));
+        match self.roles.hold().filter(|_| !waits) {
+            Some(hold) => Err(hold),
+            None => verdict,
         }
     }
 
@@ -467,6 +514,7 @@ impl Running {
     pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
         let round = open_round(ctx, self.next_round, self.consensus.is_some(), why);
         self.next_round = Round(self.next_round.0 + 1);
+        self.cut_short = None;
         self.cycle = Cycle::Round(round);
         Step::Again
     }

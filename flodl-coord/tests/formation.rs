@@ -1,6 +1,6 @@
 //! Who is taken into a run, who is not, and what they are told.
 
-use flodl_coord::{Config, Coordinator, Input, Membership, Output, Scheduling, Slowing};
+use flodl_coord::{Config, Coordinator, Duties, Input, Membership, Output, Scheduling, Slowing};
 use flodl_elche::{AnchorSettings, Mode};
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
@@ -32,6 +32,7 @@ fn config(world_size: u32, min_ranks: u32) -> Config {
         slow: Slowing::default(),
         membership: Membership::default(),
         scheduling: Scheduling::default(),
+        duties: Duties::default(),
     }
 }
 
@@ -55,6 +56,8 @@ fn ready(bias: &str, samples: u64) -> Ready {
         memory: None,
         libraries: String::new(),
         step: None,
+        scalars: Vec::new(),
+        saves: false,
     }
 }
 

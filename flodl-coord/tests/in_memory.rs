@@ -1,7 +1,7 @@
 //! The production cores of coordinator, root, host folds and workers, joined in memory and in virtual time: real parameters
 //! are trained and averaged, nothing is a stand-in but clock and wires.
 
-use flodl_coord::{Config, Coordinator, Input, Membership, Output, Scheduling, Slowing};
+use flodl_coord::{Config, Coordinator, Duties, Input, Membership, Output, Scheduling, Slowing};
 use flodl_elche::Mode;
 use flodl_relay::fold::{self, HostFold, Member, Order};
 use flodl_relay::root::{self, Root};
@@ -17,7 +17,7 @@ use flodl_worker::session::End;
 use flodl_worker::trainee::{
     EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
 };
-use flodl_worker::worker::{Clock, Event, Job, Turn, Worker};
+use flodl_worker::worker::{Callbacks, Clock, Event, Job, Turn, Worker};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -166,6 +166,7 @@ impl System {
             slow: Slowing::default(),
             membership: Membership::default(),
             scheduling: Scheduling::default(),
+            duties: Duties::default(),
         };
         let coordinator = Coordinator::new(config, Time::ZERO).expect("valid");
         let mut system = System {
@@ -200,6 +201,7 @@ impl System {
                 eval_set: Some(Box::new(Points)),
                 schedule: Box::new(|_| 0.3),
                 settings: TrainerSettings::default(),
+                callbacks: Callbacks::default(),
             };
             let worker = Worker::new(job, (rank, LIFE), PATIENCE, Time::ZERO).expect("a manifest");
             let device = Device { now: Time::ZERO, batch: Duration::from_millis(ms) };

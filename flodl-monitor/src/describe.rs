@@ -3,7 +3,7 @@
 use crate::rank::why;
 use crate::text::{count, plain, ranks};
 use flodl_wire::Incarnation;
-use flodl_wire::message::record::{Event, EventKind};
+use flodl_wire::message::record::{Event, EventKind, Role};
 
 /// What `event` says to a person, on one line; `None` for those that come with every window.
 #[must_use]
@@ -34,13 +34,18 @@ pub fn describe(event: &Event) -> Option<String> {
         EventKind::ReplicaDigest { rank, version, equal: false } => {
             format!("{rank} differs from {version} after applying it{}", because())
         }
-        EventKind::Evaluated { rank, result: Some(found) } => {
+        EventKind::Evaluated { rank, result: Some(found), version } => {
             let accuracy = found.accuracy.map(|accuracy| format!("accuracy {accuracy:.4}, ")).unwrap_or_default();
-            format!("evaluation on {rank}: {accuracy}loss {:.4} over {}", found.loss, count(found.samples, "sample"))
+            let of = version.map(|version| format!(" of {version}")).unwrap_or_default();
+            format!(
+                "evaluation{of} on {rank}: {accuracy}loss {:.4} over {}",
+                found.loss,
+                count(found.samples, "sample")
+            )
         }
         // The reason names the rank itself.
         EventKind::Evaluated { result: None, .. } if event.reason.is_some() => format!("evaluation failed: {}", why()),
-        EventKind::Evaluated { rank, result: None } => format!("evaluation on {rank} failed"),
+        EventKind::Evaluated { rank, result: None, .. } => format!("evaluation on {rank} failed"),
         EventKind::Checkpoint { version, path: Some(path) } => format!("saved {version} in {}", plain(path)),
         EventKind::Checkpoint { version, path: None } => format!("{version} was not saved: {}", why()),
         EventKind::Quarantined { samples, .. } => {
@@ -50,12 +55,17 @@ pub fn describe(event: &Event) -> Option<String> {
         EventKind::RankJoined { rank, incarnation } => format!("{rank} is back in the run ({incarnation})"),
         EventKind::RankLeft { rank } => format!("{rank} leaves the run{}", because()),
         EventKind::HostBack { host } => format!("host {} is back", plain(&host.name())),
+        // The part of an evaluation that is told is what it found.
+        EventKind::RoleDone { role: Role::Checkpoint, done: false, .. } => format!("checkpoint: {}", why()),
         EventKind::RunEnded { exit } if event.reason.is_some() => {
             format!("the run ends with exit status {exit}: {}", why())
         }
         EventKind::RankReady { .. }
         | EventKind::WindowPlanned { .. }
         | EventKind::PlanChanged
+        | EventKind::Elected { .. }
+        | EventKind::RoleOrdered { .. }
+        | EventKind::RoleDone { .. }
         | EventKind::RoundRequested { .. }
         | EventKind::RoundCommitted { .. }
         | EventKind::EpochDone { .. }

@@ -47,6 +47,8 @@ pub struct Training {
     pub ranks: (usize, usize),
     /// Some ranks are slowed on purpose.
     pub emulated: bool,
+    /// The users' own figures of the newest epoch that is over.
+    pub scalars: Vec<(String, f64)>,
 }
 
 impl Progress {
@@ -77,6 +79,7 @@ impl Progress {
                 count(crate::RankLog::took_part),
             ),
             emulated: meta.is_some_and(|meta| !meta.emulated.is_empty()),
+            scalars: store.history().epochs.back().map(|last| last.scalars.clone()).unwrap_or_default(),
         })
     }
 
@@ -132,6 +135,9 @@ impl Training {
         parts.extend(self.rate.map(|rate| format!("{} samples/s", text::rate(rate))));
         parts.extend(self.loss.map(|loss| format!("loss {loss:.4}")));
         parts.extend(self.accuracy.map(|accuracy| format!("test accuracy {accuracy:.4}")));
+        if !self.scalars.is_empty() {
+            parts.push(self.scalars_text());
+        }
         parts.extend(self.fraction.map(|fraction| format!("{fraction:.2} of the ceiling")));
         parts.push(format!("{} of {} ranks", self.ranks.0, self.ranks.1));
         parts.push(format!("eta {}", self.eta()));
@@ -177,6 +183,9 @@ impl Training {
         if let Some(accuracy) = self.accuracy {
             add(2, format!("test {accuracy:.4}"), format!("test {accuracy:.3}"));
         }
+        if !self.scalars.is_empty() {
+            add(0, self.scalars_text(), self.scalars_text());
+        }
         if let Some(fraction) = self.fraction {
             add(3, format!("{fraction:.2} of the ceiling"), format!("ceiling {fraction:.2}"));
         }
@@ -189,6 +198,10 @@ impl Training {
         }
         add(7, format!("eta {}", self.eta()), format!("eta {}", self.eta()));
         figures
+    }
+
+    fn scalars_text(&self) -> String {
+        text::scalars(self.scalars.iter().map(|(name, value)| (name, value)))
     }
 
     /// A bar of `columns` columns; `None` where the end is not known.
@@ -230,6 +243,11 @@ pub fn epoch_done(store: &Store, epoch: Epoch) -> Option<String> {
     };
     if let Some(loss) = end.loss {
         told.push_str(&format!(", mean loss {loss:.4}"));
+    }
+    let own = store.history().epochs.back().filter(|metrics| metrics.epoch == epoch && !metrics.scalars.is_empty());
+    if let Some(metrics) = own {
+        let scalars = text::scalars(metrics.scalars.iter().map(|(name, value)| (name, value)));
+        told.push_str(&format!(", {scalars}"));
     }
     let length = store.meta().map_or(0, |meta| meta.epoch_len);
     if length > 0 && !end.took.is_zero() {

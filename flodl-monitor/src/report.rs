@@ -1,7 +1,7 @@
 //! The summary as people read it: short, aligned, without colours, and without a figure that is not known.
 
 use crate::summary::{EmulatedRank, Loss, RankSummary, Summary};
-use crate::text::{count, plain, rate};
+use crate::text::{count, plain, rate, scalars};
 use core::fmt::{self, Display, Formatter};
 
 /// The most ranks shown one by one; the JSON form has them all.
@@ -10,6 +10,9 @@ const ROWS: usize = 64;
 impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         row(f, "test", &self.evaluation_text())?;
+        if !self.scalars.is_empty() {
+            row(f, "epoch", &format!("{} in the last one", scalars(self.scalars.iter())))?;
+        }
         row(f, "rounds", &self.rounds_text())?;
         row(f, "samples", &self.samples_text())?;
         row(f, "digests", self.digests_text())?;

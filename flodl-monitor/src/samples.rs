@@ -2,7 +2,10 @@
 
 use core::time::Duration;
 use flodl_wire::message::join::Emulation;
-use flodl_wire::message::record::{Body, Event, EventKind, Meta, Node, RankWindow, Reason, Record, RootRound};
+use flodl_wire::message::record::{
+    Body, Divergence, EpochMetrics, Event, EventKind, Meta, Node, RankEpoch, RankWindow, Reason, Record, Role,
+    RootRound,
+};
 use flodl_wire::message::report::Evaluation;
 use flodl_wire::{Epoch, HostId, Incarnation, Rank, Round, RunId, Time, Version, WindowId};
 
@@ -114,8 +117,44 @@ pub(crate) fn differing(at: u64, round: u64) -> Record {
     record
 }
 
+/// An epoch of 100 samples, all of rank 0, that took a second.
+pub(crate) fn epoch(at: u64, epoch: u64, scalars: &[(&str, f64)]) -> Record {
+    let rank = RankEpoch {
+        rank: Rank(0),
+        batches: 10,
+        committed: 100,
+        share: 1.0,
+        loss: Some(0.5),
+        wait: ms(7),
+        data_wait: ms(1),
+    };
+    let metrics = EpochMetrics {
+        epoch: Epoch(epoch),
+        version: Some(Version(1)),
+        wall: ms(1000),
+        rounds: 1,
+        batches: 10,
+        committed: 100,
+        loss: Some(0.5),
+        scalars: scalars.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
+        wait: ms(7),
+        reduce: ms(4),
+        divergence: Some(Divergence { mean: 0.25, max: 0.5, last: 0.125 }),
+        ranks: vec![rank],
+        ..EpochMetrics::default()
+    };
+    record(at, Body::Node(Node::Epoch(Box::new(metrics))))
+}
+
 pub(crate) fn evaluated(at: u64, loss: f64, accuracy: Option<f64>) -> Record {
-    event(at, EventKind::Evaluated { rank: Rank(0), result: Some(Evaluation { loss, accuracy, samples: 2000 }) })
+    event(
+        at,
+        EventKind::Evaluated {
+            rank: Rank(0),
+            result: Some(Evaluation { loss, accuracy, samples: 2000 }),
+            version: None,
+        },
+    )
 }
 
 pub(crate) fn died(at: u64, rank: u32, why: &str) -> Record {
@@ -156,7 +195,15 @@ pub(crate) fn one_of_each() -> Vec<Record> {
         event(0, EventKind::HostBack { host: host() }),
         died(0, 1, "killed by signal 9"),
         because(0, EventKind::HostLost { host: host() }, "nothing heard for 10 s"),
+        epoch(0, 0, &[("accuracy", 0.75)]),
         event(0, EventKind::EpochDone { epoch: Epoch(0) }),
+        event(0, EventKind::Elected { role: Role::Evaluation, rank: Rank(0) }),
+        because(
+            0,
+            EventKind::RoleOrdered { role: Role::Evaluation, schedule: 0, rank: Rank(0), version: Version(1) },
+            "epoch 0 is over",
+        ),
+        event(0, EventKind::RoleDone { role: Role::Evaluation, schedule: 0, rank: Rank(0), done: true, took: ms(30) }),
         evaluated(0, 0.25, Some(0.9375)),
         saved(0, 1),
         event(0, EventKind::RankLeft { rank: Rank(0) }),

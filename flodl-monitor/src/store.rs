@@ -3,10 +3,10 @@
 use crate::rank::{RankLog, State, why};
 use crate::recent::Recent;
 use core::time::Duration;
-use flodl_wire::message::record::{Body, Event, EventKind, Meta, Node, RankWindow, Reason, Record};
+use flodl_wire::message::record::{Body, EpochMetrics, Event, EventKind, Meta, Node, RankWindow, Reason, Record};
 use flodl_wire::message::report::Evaluation;
 use flodl_wire::{Epoch, Rank, Round, Time, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The most deaths and the most refusals kept with their reasons; further ones are counted.
 pub const LISTED: usize = 1000;
@@ -25,6 +25,35 @@ pub struct Store {
     deaths: Losses,
     refused: Losses,
     outcome: Outcome,
+    history: History,
+}
+
+/// What was found along the way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// The epochs that are over, without their ranks; the last [`LISTED`].
+    pub epochs: VecDeque<EpochMetrics>,
+    /// The evaluations that found something; the last [`LISTED`].
+    pub evaluations: VecDeque<Evaluated>,
+}
+
+/// An evaluation that found something.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// Of which consensus, where that was told.
+    pub version: Option<Version>,
+    /// Where.
+    pub rank: Rank,
+    /// What.
+    pub found: Evaluation,
+}
+
+/// Adds one, and forgets the oldest where there are too many.
+fn remember<T>(list: &mut VecDeque<T>, one: T) {
+    if list.len() >= LISTED {
+        list.pop_front();
+    }
+    list.push_back(one);
 }
 
 /// The rounds so far, and what they committed.
@@ -149,6 +178,10 @@ impl Store {
                 self.rank(window.rank).window(window);
             }
             Body::Node(Node::Root(round)) => self.rounds.loss = round.loss.or(self.rounds.loss),
+            Body::Node(Node::Epoch(metrics)) => {
+                let metrics = EpochMetrics { ranks: Vec::new(), ..EpochMetrics::clone(metrics) };
+                remember(&mut self.history.epochs, metrics);
+            }
             Body::Event(event) => self.event(record.at, event),
         }
     }
@@ -177,7 +210,11 @@ impl Store {
                 self.rounds.quarantined = self.rounds.quarantined.saturating_add(*samples);
             }
             EventKind::ReplicaDigest { equal, .. } => self.digest(*equal),
-            EventKind::Evaluated { result, .. } => {
+            EventKind::Evaluated { result, rank, version } => {
+                let (rank, version) = (*rank, *version);
+                if let Some(found) = *result {
+                    remember(&mut self.history.evaluations, Evaluated { version, rank, found });
+                }
                 self.outcome.evaluation = *result;
                 self.epochs.accuracy = result.and_then(|found| found.accuracy).or(self.epochs.accuracy);
             }
@@ -191,6 +228,9 @@ impl Store {
             EventKind::HostLost { .. }
             | EventKind::HostBack { .. }
             | EventKind::PlanChanged
+            | EventKind::Elected { .. }
+            | EventKind::RoleOrdered { .. }
+            | EventKind::RoleDone { .. }
             | EventKind::RoundRequested { .. }
             | EventKind::Stall
             | EventKind::Alert => {}
@@ -312,6 +352,12 @@ impl Store {
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
+    }
+
+    /// What was found along the way.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     pub(crate) fn epochs(&self) -> &Epochs {

@@ -2,11 +2,13 @@
 
 use crate::figures::Figures;
 use crate::rank::RankLog;
-use crate::store::{Losses, Store};
+use crate::store::{Evaluated, Losses, Store};
 use core::time::Duration;
 use flodl_wire::Rank;
 use flodl_wire::message::join::Emulation;
+use flodl_wire::message::record::EpochMetrics;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -64,6 +66,55 @@ pub struct Summary {
     /// `throughput / lockstep`.
     #[serde(default)]
     pub over_lockstep: Option<f64>,
+    /// The users' own figures of the last epoch that is over, by their declared reductions.
+    #[serde(default)]
+    pub scalars: BTreeMap<String, f64>,
+    /// The epochs that are over, in order; the last [`LISTED`](crate::store::LISTED).
+    #[serde(default)]
+    pub epochs: Vec<EpochSummary>,
+    /// The evaluations that found something, in order; the last [`LISTED`](crate::store::LISTED).
+    #[serde(default)]
+    pub evaluations: Vec<EvaluationSummary>,
+}
+
+/// An epoch that is over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochSummary {
+    /// Which, from 0.
+    pub epoch: u64,
+    /// The consensus at its end.
+    pub version: Option<u64>,
+    /// From its first window's orders to its end, in seconds.
+    pub wall_s: f64,
+    /// Rounds in it.
+    pub rounds: u64,
+    /// Samples committed in it.
+    pub committed: u64,
+    /// Mean training loss per sample.
+    pub loss: Option<f64>,
+    /// The longest time that a rank was between windows, in milliseconds.
+    pub wait_ms: f64,
+    /// Averaging, in milliseconds.
+    pub reduce_ms: f64,
+    /// The largest distance of a replica from an average, relative to it.
+    pub divergence: Option<f64>,
+    /// The users' own figures.
+    pub scalars: BTreeMap<String, f64>,
+}
+
+/// An evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationSummary {
+    /// Of which consensus.
+    pub version: Option<u64>,
+    /// On which rank.
+    pub rank: u32,
+    /// Mean loss per sample.
+    pub loss: Option<f64>,
+    /// Fraction classified rightly, 0..=1.
+    pub accuracy: Option<f64>,
+    /// Samples evaluated.
+    pub samples: u64,
 }
 
 /// One rank's part.
@@ -184,6 +235,9 @@ impl Summary {
             why: outcome.why.clone(),
             lockstep,
             over_lockstep: throughput.zip(lockstep).map(|(throughput, lockstep)| throughput / lockstep),
+            scalars: store.history().epochs.back().map(|last| finite(&last.scalars)).unwrap_or_default(),
+            epochs: store.history().epochs.iter().map(epoch_summary).collect(),
+            evaluations: store.history().evaluations.iter().map(evaluation_summary).collect(),
         }
     }
 
@@ -253,6 +307,35 @@ fn rank_summary(store: &Store, rank: Rank, log: &RankLog) -> RankSummary {
             step_ms: millis(emulation.step_at_least),
             slowdown: Some(emulation.slowdown).filter(|slowdown| slowdown.is_finite()),
         }),
+    }
+}
+
+fn finite(scalars: &[(String, f64)]) -> BTreeMap<String, f64> {
+    scalars.iter().filter(|(_, value)| value.is_finite()).cloned().collect()
+}
+
+fn epoch_summary(metrics: &EpochMetrics) -> EpochSummary {
+    EpochSummary {
+        epoch: metrics.epoch.0,
+        version: metrics.version.map(|version| version.0),
+        wall_s: metrics.wall.as_secs_f64(),
+        rounds: metrics.rounds,
+        committed: metrics.committed,
+        loss: metrics.loss.filter(|loss| loss.is_finite()),
+        wait_ms: millis(metrics.wait),
+        reduce_ms: millis(metrics.reduce),
+        divergence: metrics.divergence.map(|divergence| divergence.max).filter(|far| far.is_finite()),
+        scalars: finite(&metrics.scalars),
+    }
+}
+
+fn evaluation_summary(Evaluated { version, rank, found }: &Evaluated) -> EvaluationSummary {
+    EvaluationSummary {
+        version: version.map(|version| version.0),
+        rank: rank.0,
+        loss: Some(found.loss).filter(|loss| loss.is_finite()),
+        accuracy: found.accuracy.filter(|accuracy| accuracy.is_finite()),
+        samples: found.samples,
     }
 }
 

@@ -95,6 +95,16 @@ pub(crate) fn seconds(time: Duration) -> String {
     }
 }
 
+/// Figures by name: "accuracy 0.9312, words 1204".
+pub(crate) fn scalars<'a>(figures: impl Iterator<Item = (&'a String, &'a f64)>) -> String {
+    let figure = |(name, value): (&String, &f64)| match value.abs() {
+        // Counts and sums need no places.
+        large if large >= 1000.0 || value.fract() == 0.0 => format!("{} {value:.0}", plain(name)),
+        _ => format!("{} {value:.4}", plain(name)),
+    };
+    figures.map(figure).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -289,6 +289,9 @@ impl Relay {
             | Control::Window(_)
             | Control::ExtendPartition { .. }
             | Control::ExecuteEval { .. }
+            | Control::ExecuteCheckpoint { .. }
+            | Control::EpochAggregated(_)
+            | Control::EvalBroadcast { .. }
             | Control::Fenced { .. } => {}
         }
     }

@@ -14,6 +14,7 @@ use core::time::Duration;
 use flodl_cpureduce::{
     Absence, CommitError, Consensus, Contributor, Fold, Folded, LayoutError, Mass, Record, Reject, Section,
 };
+pub use flodl_cpureduce::{Average, ChunkSpec, Outer};
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
 use flodl_wire::message::data::{Chunk, Codec};
 use flodl_wire::message::join::LayoutSizes;
@@ -103,6 +104,8 @@ pub enum Refusal {
 pub struct Root {
     patience: Duration,
     consensus: Option<Consensus>,
+    /// What makes the consensus of an average, until the model's sizes are known.
+    outer: Option<Box<dyn Outer>>,
     open: Option<OpenRound>,
     lost: BTreeSet<SessionId>,
     out: VecDeque<Output>,
@@ -146,7 +149,14 @@ impl Root {
     /// A root without a consensus, which reports a wait every quarter of `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Root {
-        Root { patience, consensus: None, open: None, lost: BTreeSet::new(), out: VecDeque::new(), strays: 0 }
+        let (open, lost, out) = (None, BTreeSet::new(), VecDeque::new());
+        Root { patience, consensus: None, outer: None, open, lost, out, strays: 0 }
+    }
+
+    /// The same with an outer optimizer between an average and the consensus.
+    #[must_use]
+    pub fn with_outer(self, outer: Box<dyn Outer>) -> Root {
+        Root { outer: Some(outer), ..self }
     }
 
     /// Takes one input. Afterwards every output is to be taken with [`Root::poll`].
@@ -208,7 +218,13 @@ impl Root {
 
     fn lay_out(&mut self, sizes: LayoutSizes) {
         match layout(sizes) {
-            Ok(layout) => self.consensus = Some(Consensus::empty(layout)),
+            Ok(layout) => {
+                let empty = Consensus::empty(layout);
+                self.consensus = Some(match self.outer.take() {
+                    Some(outer) => empty.with_outer(outer),
+                    None => empty,
+                });
+            }
             Err(error) => self.out.push_back(Output::Refused(error.into())),
         }
     }

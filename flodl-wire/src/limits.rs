@@ -36,6 +36,15 @@ pub const LAST_LINES: usize = 16 << 10;
 /// Reports of a rank that its relay repeats after a lost link.
 pub const RANK_WORDS: usize = 64;
 
+/// Figures of its own that a rank may declare.
+pub const SCALARS: usize = 64;
+
+/// Bytes of the name of one.
+pub const SCALAR_NAME: usize = 64;
+
+/// Ranks that an epoch's figures are broadcast for one by one; with more, only those of the run are.
+pub const EPOCH_RANKS: usize = 4096;
+
 /// Frames under one key. The next one is sealed under the key that follows.
 pub const FRAMES_PER_KEY: u64 = 1 << 32;
 
@@ -84,6 +93,10 @@ const _: () = {
     assert!(HELLO_TIMEOUT.as_secs() < HANDSHAKE_TIMEOUT.as_secs());
     assert!(HALF_OPEN_PER_SOURCE < HALF_OPEN_MAX, "one source cannot fill the half-open table");
     assert!(LAST_LINES + 1024 < CONTROL_MAX, "quoted output fits a control frame");
+    assert!(
+        EPOCH_RANKS * 64 + SCALARS * (SCALAR_NAME + 16) + 1024 < CONTROL_MAX,
+        "an epoch's figures fit a control frame"
+    );
     assert!(READ_AHEAD > FRAME_HEADER && POOLED_FROM <= READ_AHEAD);
     assert!(ADDRESS_MAX + 1024 < TICKET_TEXT);
 };

@@ -31,6 +31,8 @@
 pub mod checkpoint;
 pub mod dataset;
 #[cfg(feature = "cpu")]
+mod evaluating;
+#[cfg(feature = "cpu")]
 mod id;
 pub mod loader;
 #[cfg(feature = "cpu")]
@@ -47,4 +49,4 @@ pub mod trainer;
 #[cfg(feature = "cpu")]
 pub mod worker;
 
-pub use flodl_wire::message::join::{Dtype, Section, TensorSpec};
+pub use flodl_wire::message::join::{Dtype, Reduction, ScalarSpec, Section, TensorSpec};

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use flodl_wire::Epoch;
-use flodl_wire::message::join::TensorSpec;
+use flodl_wire::message::join::{ScalarSpec, TensorSpec};
 
 /// Whatever a user's model or dataset reports: any error, or a sentence (`"no such file".into()`).
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
@@ -63,6 +63,27 @@ pub trait Trainee {
     /// Whatever keeps the model from evaluating; it is reported and the rank goes on.
     fn evaluate(&mut self, batch: &Self::Batch) -> Result<EvalOutcome, Fault>;
 
+    /// Figures of its own that the run shows beside the loss: their names and how values of several windows and ranks are put
+    /// together. The same on all ranks; at most 64. By default there are none.
+    fn scalars(&self) -> Vec<ScalarSpec> {
+        Vec::new()
+    }
+
+    /// Their values over the steps since this was asked last, in the order of [`scalars`](Trainee::scalars); `None` for what
+    /// was not measured. Asked for when a window is reported, after [`take_loss`](Trainee::take_loss). By default nothing is
+    /// told.
+    ///
+    /// # Errors
+    /// Whatever keeps the model from reading them (a device error).
+    fn take_scalars(&mut self) -> Result<Vec<Option<f64>>, Fault> {
+        Ok(Vec::new())
+    }
+
+    /// What it would have one rank do for all at the end of this round. Asked for after each step; by default nothing.
+    fn asks(&mut self) -> Asks {
+        Asks::default()
+    }
+
     /// Shows every tensor to `reader`, in manifest order.
     ///
     /// # Errors
@@ -116,6 +137,15 @@ impl LrPosition {
     pub fn fraction(&self) -> f64 {
         if self.total == 0 { 1.0 } else { (self.batch as f64 / self.total as f64).min(1.0) }
     }
+}
+
+/// What a rank's program may have one rank do for all.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asks {
+    /// Evaluate the next consensus.
+    pub evaluation: bool,
+    /// Save it.
+    pub checkpoint: bool,
 }
 
 /// What a step came to, or several.

@@ -1,12 +1,13 @@
 //! The trainer: what a user's program is built from.
 
 use crate::dataset::Dataset;
-use crate::session::End;
+use crate::session::{End, Found};
 use crate::shell::{Environment, TrainError, run};
-use crate::trainee::{LrPosition, Trainee};
-use crate::worker::{BoxedDataset, Job, Schedule};
+use crate::trainee::{Fault, LrPosition, Trainee};
+use crate::worker::{BoxedDataset, Callbacks, Job, Schedule};
 use core::fmt;
 use flodl_wire::message::join::TrainerSettings;
+use flodl_wire::message::record::EpochMetrics;
 use flodl_wire::{Rank, Version};
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ pub struct Trainer<'a, T: Trainee> {
     eval_set: Option<BoxedDataset<'a, T>>,
     schedule: Schedule<'a>,
     settings: TrainerSettings,
+    callbacks: Callbacks<'a, T>,
 }
 
 /// How a rank's part in a run ended.
@@ -50,6 +52,7 @@ impl<'a, T: Trainee> Trainer<'a, T> {
             eval_set: None,
             schedule: Box::new(|_| LR_DEFAULT),
             settings: TrainerSettings::default(),
+            callbacks: Callbacks::default(),
         }
     }
 
@@ -89,6 +92,29 @@ impl<'a, T: Trainee> Trainer<'a, T> {
         self
     }
 
+    /// Hears how each epoch went that is over, on this rank's thread, before its next window.
+    #[must_use]
+    pub fn on_epoch(mut self, hear: impl FnMut(&EpochMetrics) + 'a) -> Trainer<'a, T> {
+        self.callbacks.on_epoch = Some(Box::new(hear));
+        self
+    }
+
+    /// Hears what each evaluation found, wherever it was made, on this rank's thread.
+    #[must_use]
+    pub fn on_eval(mut self, hear: impl FnMut(&Found) + 'a) -> Trainer<'a, T> {
+        self.callbacks.on_eval = Some(Box::new(hear));
+        self
+    }
+
+    /// Saves what belongs to a checkpoint and is not in its set, which the controller writes: a tokenizer, samples of the
+    /// model's output. Called on one rank for all, on its thread, while the replica is the consensus of that version, which
+    /// it must leave as it is. An error is reported, another rank is asked, and training goes on.
+    #[must_use]
+    pub fn on_checkpoint(mut self, save: impl FnMut(&mut T, Version) -> Result<(), Fault> + 'a) -> Trainer<'a, T> {
+        self.callbacks.on_checkpoint = Some(Box::new(save));
+        self
+    }
+
     /// Joins the run that this process was started for and trains until it is over.
     ///
     /// # Errors
@@ -96,8 +122,8 @@ impl<'a, T: Trainee> Trainer<'a, T> {
     pub fn run(self) -> Result<Outcome<T>, TrainError> {
         let program = std::env::args().next().unwrap_or_else(|| "PROGRAM".to_owned());
         let environment = Environment::read(std::env::var_os, &program)?;
-        let Trainer { trainee, train_set, eval_set, schedule, settings } = self;
-        let job = Job { trainee, train_set, eval_set, schedule, settings };
+        let Trainer { trainee, train_set, eval_set, schedule, settings, callbacks } = self;
+        let job = Job { trainee, train_set, eval_set, schedule, settings, callbacks };
         let rank = environment.rank;
         let (trainee, end) = run(&environment, job)?;
         Ok(match end {

@@ -4,16 +4,19 @@
 //! [`Clock`] of their own.
 
 use crate::dataset::Dataset;
+use crate::evaluating::Evaluating;
 use crate::reduce::{CpuReduce, ManifestError, ReduceError};
 use crate::session::{
-    BatchOrder, Contribution, End, Failure, Identity, Input, Lost, Output, ResultWhole, Session, SnapshotTaken,
+    BatchOrder, Contribution, End, Failure, Found, Identity, Input, Lost, Output, ResultWhole, Session, SnapshotTaken,
     Trained, Violation, WarmUp,
 };
-use crate::trainee::{Fault, LrPosition, StepContext, Trainee};
+use crate::trainee::{Asks, Fault, LrPosition, StepContext, Trainee};
 use core::time::Duration;
 use flodl_elche::Permutation;
-use flodl_wire::message::join::{Emulation, Ready, RunConfig, TensorSpec, TrainerSettings};
-use flodl_wire::message::report::{Evaluation, WindowReport};
+use flodl_wire::limits::{SCALAR_NAME, SCALARS};
+use flodl_wire::message::join::{Emulation, Ready, RunConfig, ScalarSpec, TensorSpec, TrainerSettings};
+use flodl_wire::message::record::EpochMetrics;
+use flodl_wire::message::report::{Intent, WindowReport};
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::{Incarnation, Rank, Round, Time, Version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,6 +27,28 @@ pub type BoxedDataset<'a, T> = Box<dyn Dataset<Batch = <T as Trainee>::Batch> + 
 
 /// A schedule: the learning rate at a place of the run, finite and not negative.
 pub type Schedule<'a> = Box<dyn Fn(LrPosition) -> f64 + 'a>;
+
+/// A program's own code that hears how the run goes.
+pub type Hearer<'a, News> = Box<dyn FnMut(&News) + 'a>;
+
+/// A program's own part of a checkpoint: what belongs to it and is not in the set that the controller writes.
+pub type Saver<'a, T> = Box<dyn FnMut(&mut T, Version) -> Result<(), Fault> + 'a>;
+
+/// What a program wants to hear of the run, and to do in it.
+pub struct Callbacks<'a, T> {
+    /// How an epoch went that is over, on every rank that is in the run then.
+    pub on_epoch: Option<Hearer<'a, EpochMetrics>>,
+    /// What an evaluation found, wherever it was made.
+    pub on_eval: Option<Hearer<'a, Found>>,
+    /// Its part of a checkpoint, done by one rank for all while its replica is the consensus of that version.
+    pub on_checkpoint: Option<Saver<'a, T>>,
+}
+
+impl<T> Default for Callbacks<'_, T> {
+    fn default() -> Self {
+        Callbacks { on_epoch: None, on_eval: None, on_checkpoint: None }
+    }
+}
 
 /// What is to be trained, on what, and how.
 pub struct Job<'a, T: Trainee> {
@@ -37,6 +62,8 @@ pub struct Job<'a, T: Trainee> {
     pub schedule: Schedule<'a>,
     /// What the trainer asks for.
     pub settings: TrainerSettings,
+    /// What the program wants to hear.
+    pub callbacks: Callbacks<'a, T>,
 }
 
 /// The time, as a worker needs it.
@@ -52,6 +79,9 @@ pub trait Clock {
     /// A step that began at `started` is done. Waits until it has lasted what the emulation asks for, where there is one, and
     /// answers with the time then.
     fn step_done(&mut self, started: Time, emulation: Option<&Emulation>) -> Time;
+
+    /// A batch is evaluated. A clock that does not go by itself moves on.
+    fn batch_evaluated(&mut self) {}
 }
 
 /// What comes to a worker from outside.
@@ -103,6 +133,9 @@ pub struct Worker<'a, T: Trainee> {
     reduce: CpuReduce,
     session: Session,
     sending: Option<Sending>,
+    evaluating: Option<Evaluating>,
+    /// Batches evaluated in this life.
+    evaluated: u64,
 }
 
 /// A job whose model and data have been looked at: everything that takes its time and needs no connection.
@@ -127,6 +160,16 @@ pub enum JobError {
     Zero {
         /// The builder's method.
         setting: &'static str,
+    },
+    /// A scalar's name that is empty, too long or declared twice, or too many of them.
+    #[error("Trainee::scalars declares {name:?}: give at most {most} names, each once and of 1 to {longest} bytes")]
+    Scalar {
+        /// The name.
+        name: String,
+        /// The most names.
+        most: usize,
+        /// Their most bytes.
+        longest: usize,
     },
     /// The first batch could not be read, or the model failed on it.
     #[error("before the run, {0}")]
@@ -162,6 +205,8 @@ impl<'a, T: Trainee> Prepared<'a, T> {
             memory: None,
             libraries: format!("flodl-worker {}", env!("CARGO_PKG_VERSION")),
             step: None,
+            scalars: declared(&job.trainee)?,
+            saves: job.callbacks.on_checkpoint.is_some(),
         };
         Ok(Prepared { job, reduce, manifest, ready })
     }
@@ -184,7 +229,7 @@ impl<'a, T: Trainee> Prepared<'a, T> {
     pub fn begin(self, (rank, incarnation): (Rank, Incarnation), patience: Duration, now: Time) -> Worker<'a, T> {
         let Prepared { job, reduce, manifest, ready } = self;
         let session = Session::new(Identity { rank, incarnation, ready, manifest }, patience, now);
-        Worker { job, reduce, session, sending: None }
+        Worker { job, reduce, session, sending: None, evaluating: None, evaluated: 0 }
     }
 }
 
@@ -200,6 +245,12 @@ impl<'a, T: Trainee> Worker<'a, T> {
         now: Time,
     ) -> Result<Worker<'a, T>, JobError> {
         Ok(Prepared::new(job)?.begin(id, patience, now))
+    }
+
+    /// Steps of this life, evaluated batches among them: what a heartbeat tells.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.session.steps_ever().saturating_add(self.evaluated)
     }
 
     /// The session, to look at.
@@ -277,9 +328,13 @@ impl<'a, T: Trainee> Worker<'a, T> {
         if let Some(data) = self.send(clock) {
             return Turn::Data(data);
         }
+        if let Some(evaluating) = self.evaluating.take().filter(|_| !self.session.ended()) {
+            self.evaluate(evaluating, clock);
+            return Turn::Worked;
+        }
         let Some(output) = self.session.poll() else { return Turn::Idle };
         let done = match output {
-            Output::Report(Report::WindowReport(report)) => match self.with_late_losses(report) {
+            Output::Report(Report::WindowReport(report)) => match self.with_late_figures(report) {
                 Ok(report) => return Turn::Report(report),
                 Err(failure) => Err(failure),
             },
@@ -295,7 +350,13 @@ impl<'a, T: Trainee> Worker<'a, T> {
             Output::Apply { reset_optimizer, .. } => {
                 self.apply(reset_optimizer).map(|digest| Input::Applied { digest })
             }
-            Output::Evaluate { schedule } => self.evaluate().map(|outcome| Input::Evaluated { schedule, outcome }),
+            Output::Evaluate { schedule } => {
+                self.evaluating = Some(Evaluating::begin(schedule));
+                return Turn::Worked;
+            }
+            Output::Save { schedule, version } => self.save(version).map(|outcome| Input::Saved { schedule, outcome }),
+            Output::EpochDone(metrics) => return self.told(|hear| hear.on_epoch.as_mut().map(|f| f(&metrics)), clock),
+            Output::Evaluation(found) => return self.told(|hear| hear.on_eval.as_mut().map(|f| f(&found)), clock),
             Output::Digest => self.digest().map(|digest| Input::Digested { digest }),
         };
         let input = done.unwrap_or_else(Input::Failed);
@@ -358,16 +419,27 @@ impl<'a, T: Trainee> Worker<'a, T> {
         let lr = user("the learning-rate schedule", || learning_rate((job.schedule)(position), position))?;
         let lr = lr * order.warm_up.map_or(1.0, WarmUp::factor);
         let at = StepContext { epoch: order.epoch, position, lr };
-        let outcome = user("a training step", || job.trainee.step(&batch, &at))?;
-        clock.step_done(started, run.emulation.as_ref());
+        let (outcome, asks) =
+            user("a training step", || job.trainee.step(&batch, &at).map(|outcome| (outcome, job.trainee.asks())))?;
+        let now = clock.step_done(started, run.emulation.as_ref());
+        let Asks { evaluation, checkpoint } = asks;
+        let wanted = [(evaluation, Intent::EvalNow), (checkpoint, Intent::CheckpointNow)];
+        wanted.iter().filter(|(asked, _)| *asked).for_each(|&(_, what)| self.session.handle(Input::Asked(what), now));
         Ok(Trained { outcome, lr, data_wait })
     }
 
-    /// A window's report with the losses that its steps left on the device.
-    fn with_late_losses(&mut self, mut report: Box<WindowReport>) -> Result<Report, Failure> {
-        let late = user("reading the loss", || self.job.trainee.take_loss())?;
+    /// A window's report with the losses that its steps left on the device, and the user's own figures.
+    fn with_late_figures(&mut self, mut report: Box<WindowReport>) -> Result<Report, Failure> {
+        let trainee = &mut self.job.trainee;
+        let late = user("reading the loss", || trainee.take_loss())?;
         report.loss_sum += late.loss_sum;
         report.loss_count += late.samples;
+        if report.batches > 0 {
+            let values = user("reading the scalars", || trainee.take_scalars())?;
+            let declared = trainee.scalars();
+            report.scalars =
+                declared.into_iter().zip(values).filter_map(|(of, value)| Some((of.name, value?))).collect();
+        }
         Ok(Report::WindowReport(report))
     }
 
@@ -401,21 +473,69 @@ impl<'a, T: Trainee> Worker<'a, T> {
         user("reading the model's tensors", || reduce.replica_digest(trainee).map_err(fault))
     }
 
-    /// An error of the model or the data is an answer; only a panic ends the rank.
-    fn evaluate(&mut self) -> Result<Result<Evaluation, String>, Failure> {
-        let batch_size = u64::from(self.run()?.batch_size);
+    /// Evaluates one batch more, so that a heartbeat can tell of it and no message waits for all of them.
+    fn evaluate(&mut self, mut evaluating: Evaluating, clock: &mut dyn Clock) {
+        let batch_size = self.session.run().map_or(1, |run| u64::from(run.batch_size));
         let job = &mut self.job;
-        let evaluated = user("the evaluation", || {
+        let looked = answer("the evaluation", || {
             let Some(set) = &job.eval_set else {
                 return Err("this trainer has nothing to evaluate on: give it a set with Trainer::eval_set".into());
             };
-            evaluate(&mut job.trainee, &**set, batch_size)
+            evaluating.go_on(&mut job.trainee, &**set, batch_size)
         });
-        match evaluated {
-            Ok(evaluation) => Ok(Ok(evaluation)),
-            Err(Failure::User { error, .. }) => Ok(Err(error)),
-            Err(failure) => Err(failure),
+        self.evaluated += 1;
+        clock.batch_evaluated();
+        let schedule = evaluating.schedule;
+        let input = match looked {
+            Ok(Ok(None)) => {
+                self.evaluating = Some(evaluating);
+                return;
+            }
+            Ok(Ok(Some(evaluation))) => Input::Evaluated { schedule, outcome: Ok(evaluation) },
+            Ok(Err(error)) => Input::Evaluated { schedule, outcome: Err(error) },
+            Err(failure) => Input::Failed(failure),
+        };
+        self.session.handle(input, clock.now());
+    }
+
+    fn save(&mut self, version: Version) -> Result<Result<(), String>, Failure> {
+        let Job { trainee, callbacks, .. } = &mut self.job;
+        answer("saving a checkpoint", || callbacks.on_checkpoint.as_mut().map_or(Ok(()), |save| save(trainee, version)))
+    }
+
+    /// Lets the program hear something.
+    fn told(&mut self, hear: impl FnOnce(&mut Callbacks<'a, T>) -> Option<()>, clock: &mut dyn Clock) -> Turn {
+        let callbacks = &mut self.job.callbacks;
+        let heard = user("a callback", || {
+            hear(callbacks);
+            Ok(())
+        });
+        if let Err(failure) = heard {
+            self.session.handle(Input::Failed(failure), clock.now());
         }
+        Turn::Worked
+    }
+}
+
+/// The scalars that a model declares.
+fn declared<T: Trainee>(trainee: &T) -> Result<Vec<ScalarSpec>, JobError> {
+    let scalars = trainee.scalars();
+    let names = || scalars.iter().map(|scalar| &scalar.name);
+    let wrong = |(at, name): (usize, &String)| {
+        at >= SCALARS || !(1..=SCALAR_NAME).contains(&name.len()) || names().take(at).any(|other| other == name)
+    };
+    match names().enumerate().find(|&scalar| wrong(scalar)) {
+        Some((_, name)) => Err(JobError::Scalar { name: name.clone(), most: SCALARS, longest: SCALAR_NAME }),
+        None => Ok(scalars),
+    }
+}
+
+/// Runs the user's code where its error is an answer; only a panic ends the rank.
+fn answer<R>(during: &'static str, code: impl FnOnce() -> Result<R, Fault>) -> Result<Result<R, String>, Failure> {
+    match user(during, code) {
+        Ok(done) => Ok(Ok(done)),
+        Err(Failure::User { error, .. }) => Ok(Err(error)),
+        Err(failure) => Err(failure),
     }
 }
 
@@ -447,30 +567,6 @@ fn learning_rate(lr: f64, at: LrPosition) -> Result<f64, Fault> {
     } else {
         Err(format!("gave {lr} at batch {} of {}: it must be finite and not negative", at.batch, at.total).into())
     }
-}
-
-/// Means over a whole set, read in order.
-fn evaluate<T: Trainee>(
-    trainee: &mut T,
-    set: &(dyn Dataset<Batch = T::Batch> + '_),
-    batch_size: u64,
-) -> Result<Evaluation, Fault> {
-    let (mut loss_sum, mut correct, mut samples) = (0.0, Some(0u64), 0u64);
-    let mut next = 0;
-    while next < set.len() {
-        let end = set.len().min(next.saturating_add(batch_size));
-        let indices: Vec<u64> = (next..end).collect();
-        let outcome = trainee.evaluate(&set.batch(&indices)?)?;
-        loss_sum += outcome.loss_sum;
-        correct = correct.zip(outcome.correct).map(|(sum, more)| sum + more);
-        samples += outcome.samples;
-        next = end;
-    }
-    if samples == 0 {
-        return Err("the evaluation set is empty: give Trainer::eval_set at least one sample".into());
-    }
-    let accuracy = correct.map(|correct| correct as f64 / samples as f64);
-    Ok(Evaluation { loss: loss_sum / samples as f64, accuracy, samples })
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use flodl_worker::shell::{DialError, Environment, TrainError, run};
 use flodl_worker::trainee::{
     EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
 };
-use flodl_worker::worker::Job;
+use flodl_worker::worker::{Callbacks, Job};
 use futures_lite::future;
 use futures_lite::io::{ReadHalf, WriteHalf};
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -129,6 +129,7 @@ fn job(len: usize, step: Stepping) -> Job<'static, Adder> {
         eval_set: None,
         schedule: Box::new(|_| 0.1),
         settings: TrainerSettings { batch_size: Some(4), epochs: Some(1), augment: None },
+        callbacks: Callbacks::default(),
     }
 }
 

@@ -13,7 +13,7 @@ use flodl_wire::message::report::Received;
 use flodl_wire::{Incarnation, Rank, Time, Version};
 use flodl_worker::dataset::Dataset;
 use flodl_worker::loader::idx::LabelledImages;
-use flodl_worker::worker::{Job, Worker};
+use flodl_worker::worker::{Callbacks, Job, Worker};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ fn seat<'a>(rank: u32, train: &'a LabelledImages, test: &'a LabelledImages) -> S
         eval_set: Some(Box::new(test)),
         schedule: Box::new(model::learning_rate),
         settings: TrainerSettings { batch_size: Some(64), epochs: Some(8), augment: None },
+        callbacks: Callbacks::default(),
     };
     let worker = Worker::new(job, (Rank(rank), Incarnation(1)), common::PATIENCE, Time::ZERO).unwrap();
     Seat::new(worker, Duration::from_millis(8))

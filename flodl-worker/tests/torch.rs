@@ -14,7 +14,7 @@ use flodl_wire::{Incarnation, Rank, Time};
 use flodl_worker::loader::idx::LabelledImages;
 use flodl_worker::torch::{Sgd, TensorSet, TorchModel};
 use flodl_worker::trainee::Trainee;
-use flodl_worker::worker::{Job, Worker};
+use flodl_worker::worker::{Callbacks, Job, Worker};
 use std::path::Path;
 use std::time::Duration;
 use tch::nn::VarStore;
@@ -51,6 +51,7 @@ fn ranks<'a>(
             eval_set: Some(Box::new(test)),
             schedule: Box::new(|_| 0.05),
             settings: TrainerSettings { batch_size: Some(64), epochs: Some(2), augment: None },
+            callbacks: Callbacks::default(),
         };
         let worker = Worker::new(job, (Rank(rank), Incarnation(1)), common::PATIENCE, Time::ZERO).unwrap();
         Seat::new(worker, Duration::from_millis(8))

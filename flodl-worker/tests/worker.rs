@@ -15,7 +15,7 @@ use flodl_worker::session::End;
 use flodl_worker::trainee::{
     EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
 };
-use flodl_worker::worker::{Event, Job, Prepared, Worker};
+use flodl_worker::worker::{Callbacks, Event, Job, Prepared, Worker};
 use std::time::Duration;
 
 /// One parameter, moved by 1 a batch; at the batches of `spoiled` it becomes infinite. Each sample has a loss of 2, told at every
@@ -109,6 +109,7 @@ fn seat(rank: u32, spoiled: &[usize], eval: Option<u64>) -> Seat<'static, Notes>
         eval_set: eval.map(|len| Box::new(Numbers(len)) as Box<dyn Dataset<Batch = Vec<u64>>>),
         schedule: Box::new(|at| at.batch as f64),
         settings: TrainerSettings { batch_size: Some(4), epochs: Some(2), augment: None },
+        callbacks: Callbacks::default(),
     };
     let worker = Worker::new(job, (Rank(rank), Incarnation(1)), common::PATIENCE, Time::ZERO).unwrap();
     Seat::new(worker, Duration::from_millis(10))
@@ -246,6 +247,7 @@ fn a_job_that_trains_nothing_is_refused() {
             eval_set: None,
             schedule: Box::new(|_| 0.0),
             settings,
+            callbacks: Callbacks::default(),
         };
         Prepared::new(job).map(|_| ()).map_err(|error| error.to_string())
     };
@@ -276,6 +278,7 @@ fn a_rank_warms_up_on_its_first_samples() {
             eval_set: None,
             schedule: Box::new(|_| 0.0),
             settings: TrainerSettings { batch_size, ..TrainerSettings::default() },
+            callbacks: Callbacks::default(),
         };
         let mut prepared = Prepared::new(job).unwrap();
         let warmed = prepared.warm_up().map_err(|error| error.to_string());

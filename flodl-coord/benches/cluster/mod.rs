@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use flodl_coord::{Config, Coordinator, Input, Membership, Output, Scheduling, Slowing};
+use flodl_coord::{Config, Coordinator, Duties, Input, Membership, Output, Scheduling, Slowing};
 use flodl_elche::{AnchorSettings, Mode};
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::control::WindowPlan;
@@ -64,6 +64,7 @@ impl Cluster {
             membership: Membership::default(),
             // Windows that do not grow, so that the epoch lasts for as many rounds as a benchmark makes.
             scheduling: Scheduling { anchor: AnchorSettings::fixed(4), ..Scheduling::default() },
+            duties: Duties::default(),
         };
         let coordinator = Coordinator::new(config, Time::ZERO).expect("valid settings");
         let plans = vec![None; ranks as usize];
@@ -182,6 +183,8 @@ impl Cluster {
             memory: None,
             libraries: String::new(),
             step: None,
+            scalars: Vec::new(),
+            saves: false,
         }))
     }
 

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! flodl run -n 3 -- trainer [--samples N] [--epochs N] [--batch-size N] [--child]
-//!                           [--fault exit|error|panic|tensors|dataset [--at-rank RANK] [--after STEPS]]
+//!                           [--fault exit|error|panic|tensors|dataset|eval|eval-exit [--at-rank RANK] [--after STEPS]]
+//!                           [--ask-eval STEPS] [--ask-checkpoint STEPS] [--save]
 //! ```
 //!
-//! A fault happens on every rank, or at one; before the first step, or after so many. `--child` starts a process of its own
+//! A fault happens on every rank, or at one; before the first step, or after so many; those of an evaluation in each.
+//! `--ask-..` asks for it once after so many steps; `--save` leaves a file `part-v<version>` in the run's directory with
+//! each checkpoint. `--child` starts a process of its own
 //! beside it, which must not outlive the run either.
 
 mod model;
@@ -13,7 +16,7 @@ mod points;
 
 use flodl_worker::trainee::Fault as TrainFault;
 use flodl_worker::trainer::{self, Trainer};
-use model::{Fault, Linear};
+use model::{Evaluates, Fault, Linear, Wishes};
 use points::Points;
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
@@ -30,6 +33,8 @@ struct Options {
     at_rank: Option<u32>,
     after: Option<u64>,
     child: bool,
+    asks: Wishes,
+    save: bool,
 }
 
 fn main() -> ExitCode {
@@ -48,6 +53,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, TrainFault> 
             "--at-rank" => options.at_rank = Some(number(&value()?)?),
             "--after" => options.after = Some(number(&value()?)?),
             "--child" => options.child = true,
+            "--ask-eval" => options.asks.evaluation = Some(number(&value()?)?),
+            "--ask-checkpoint" => options.asks.checkpoint = Some(number(&value()?)?),
+            "--save" => options.save = true,
             _ => return Err(format!("there is no option {name}").into()),
         }
     }
@@ -65,11 +73,13 @@ fn train(options: &Options) -> Result<(), TrainFault> {
         Command::new("sleep").arg("1000").spawn()?;
     }
     let (mut features, mut shift) = (points::FEATURES, 0);
-    let mut later = None;
+    let (mut later, mut evaluates) = (None, Evaluates::Well);
     match fault {
         None => {}
         Some("tensors") => features += 1,
         Some("dataset") => shift = 1_000_000,
+        Some("eval") => evaluates = Evaluates::Never,
+        Some("eval-exit") => evaluates = Evaluates::LastOfAll,
         Some(name) => later = Some(Fault { after: options.after.unwrap_or(0), what: name.parse()? }),
     }
     if let Some(fault) = later.filter(|fault| fault.after == 0) {
@@ -78,7 +88,15 @@ fn train(options: &Options) -> Result<(), TrainFault> {
     let samples = options.samples.unwrap_or(1000);
     let points = Points { first: shift, len: samples, features };
     let test = Points { first: u64::MAX / 2, len: TEST_POINTS, features };
-    let mut trainer = Trainer::new(Linear::new(features, later), points).eval_set(test).lr(|_| 0.5);
+    let mut model = Linear::new(features, later);
+    (model.evaluates, model.wishes) = (evaluates, options.asks);
+    let mut trainer = Trainer::new(model, points).eval_set(test).lr(|_| 0.5);
+    if options.save {
+        trainer = trainer.on_checkpoint(|model, version| {
+            let folder = std::env::var("FLODL_RUN_DIR")?;
+            std::fs::write(format!("{folder}/part-v{}", version.0), model.steps.to_string()).map_err(Into::into)
+        });
+    }
     if let Some(epochs) = options.epochs {
         trainer = trainer.epochs(epochs);
     }

@@ -2,10 +2,10 @@
 
 use crate::points::{CLASSES, PointBatch};
 use flodl_worker::trainee::{
-    EvalOutcome, Fault as TrainFault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter,
+    Asks, EvalOutcome, Fault as TrainFault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter,
     Trainee,
 };
-use flodl_worker::{Dtype, Section, TensorSpec};
+use flodl_worker::{Dtype, Reduction, ScalarSpec, Section, TensorSpec};
 use std::str::FromStr;
 
 /// Something that goes wrong on purpose.
@@ -49,18 +49,39 @@ impl Fault {
     }
 }
 
+/// How it evaluates.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Evaluates {
+    Well,
+    Never,
+    LastOfAll,
+}
+
+/// After how many steps it asks for what.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) evaluation: Option<u64>,
+    pub(crate) checkpoint: Option<u64>,
+}
+
 /// `weight` of [classes, features] and `bias` of [classes].
 pub(crate) struct Linear {
     weight: Vec<f32>,
     bias: Vec<f32>,
     features: usize,
     fault: Option<Fault>,
-    steps: u64,
+    pub(crate) evaluates: Evaluates,
+    pub(crate) wishes: Wishes,
+    pub(crate) steps: u64,
+    /// Of which so many are in no report yet.
+    untold: u64,
 }
 
 impl Linear {
     pub(crate) fn new(features: usize, fault: Option<Fault>) -> Linear {
-        Linear { weight: vec![0.0; CLASSES * features], bias: vec![0.0; CLASSES], features, fault, steps: 0 }
+        let (weight, bias) = (vec![0.0; CLASSES * features], vec![0.0; CLASSES]);
+        let (evaluates, wishes) = (Evaluates::Well, Wishes::default());
+        Linear { weight, bias, features, fault, evaluates, wishes, steps: 0, untold: 0 }
     }
 
     fn probabilities(&self, point: &[f32]) -> Vec<f32> {
@@ -92,6 +113,7 @@ impl Trainee for Linear {
             fault.happen()?;
         }
         self.steps += 1;
+        self.untold += 1;
         let scale = at.lr as f32 / batch.len() as f32;
         let (mut weight, mut bias, mut loss_sum) = (self.weight.clone(), self.bias.clone(), 0.0);
         for (point, class) in batch {
@@ -108,7 +130,25 @@ impl Trainee for Linear {
         Ok(StepOutcome { loss_sum, samples: batch.len() as u64 })
     }
 
+    fn scalars(&self) -> Vec<ScalarSpec> {
+        vec![ScalarSpec { name: "steps".to_owned(), reduction: Reduction::Sum }]
+    }
+
+    fn take_scalars(&mut self) -> Result<Vec<Option<f64>>, TrainFault> {
+        Ok(vec![Some(std::mem::take(&mut self.untold) as f64)])
+    }
+
+    fn asks(&mut self) -> Asks {
+        let now = |after: Option<u64>| after == Some(self.steps);
+        Asks { evaluation: now(self.wishes.evaluation), checkpoint: now(self.wishes.checkpoint) }
+    }
+
     fn evaluate(&mut self, batch: &PointBatch) -> Result<EvalOutcome, TrainFault> {
+        match self.evaluates {
+            Evaluates::Well => {}
+            Evaluates::Never => return Err("it evaluates nothing".into()),
+            Evaluates::LastOfAll => std::process::exit(7),
+        }
         let (mut loss_sum, mut correct) = (0.0, 0);
         for (point, class) in batch {
             let probabilities = self.probabilities(point);

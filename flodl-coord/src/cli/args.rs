@@ -1,8 +1,9 @@
 //! The command line: what can be asked of `flodl`, and the sentences for what cannot.
 
 use super::look::Color;
-use crate::MaxFailure;
+use crate::{Elect, MaxFailure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use core::num::{NonZeroU32, NonZeroU64};
 use core::time::Duration;
 use flodl_elche::{GuardKind, Mode};
 use flodl_wire::limits::RANKS_MAX;
@@ -199,6 +200,8 @@ pub(crate) struct TrainingArgs {
     pub(crate) step_ms: Option<Duration>,
     #[command(flatten)]
     pub(crate) scheduling: SchedulingArgs,
+    #[command(flatten)]
+    pub(crate) duties: DutyArgs,
     /// Folder for what the run leaves: new or empty [default: flodl-run-RUN]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
@@ -250,6 +253,33 @@ pub(crate) struct SchedulingArgs {
     /// How many batches more than the slowest a rank may do in a window [default: as many as it can]
     #[arg(long, value_name = "BATCHES", allow_negative_numbers = true)]
     pub(crate) max_batch_diff: Option<u32>,
+}
+
+/// Who evaluates and saves for all, and how often.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Evaluation and checkpoints (of the final consensus in any case)")]
+pub(crate) struct DutyArgs {
+    /// Evaluate after every N epochs
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) eval_epochs: Option<NonZeroU64>,
+    /// Evaluate after every N averages
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) eval_rounds: Option<NonZeroU64>,
+    /// Who evaluates: fastest (the rank with the shortest batch time), or a rank's number; where it fails, another does
+    #[arg(long, value_name = "fastest|RANK", allow_negative_numbers = true, default_value_t)]
+    pub(crate) eval_rank: Elect,
+    /// Save a checkpoint set after every N epochs
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) checkpoint_epochs: Option<NonZeroU64>,
+    /// Save a checkpoint set after every N averages
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) checkpoint_rounds: Option<NonZeroU64>,
+    /// Whose program does its own part of a checkpoint (Trainer::on_checkpoint): fastest, or a rank's number
+    #[arg(long, value_name = "fastest|RANK", allow_negative_numbers = true, default_value_t)]
+    pub(crate) checkpoint_rank: Elect,
+    /// Checkpoint sets that are kept, the newest ones
+    #[arg(long, value_name = "K", allow_negative_numbers = true, default_value = "3")]
+    pub(crate) keep_checkpoints: NonZeroU32,
 }
 
 /// A host's name that is also a [`HostId`].

@@ -1,8 +1,9 @@
 //! `flodl run` and `flodl serve`: the controller put together, and everything it leaves behind.
 
-use super::args::{RunArgs, SchedulingArgs, ServeArgs, TrainingArgs};
+use super::args::{DutyArgs, RunArgs, SchedulingArgs, ServeArgs, TrainingArgs};
 use super::console::Console;
 use super::failure::Failure;
+use super::hooks::Hooks;
 use super::look::Tone;
 use super::root::Root;
 use super::rundir::RunDir;
@@ -12,12 +13,14 @@ use super::sink::Watched;
 use super::ticket::Credentials;
 use super::{Extensions, FAILED, local, sink, summary};
 use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
-use crate::{Config, Coordinator, Deadlines, Membership, Scheduling, Slowing};
+use crate::{Config, Coordinator, Deadlines, Duties, Duty, Membership, Scheduling, Slowing};
 use async_channel::bounded;
 use async_io::Async;
 use core::cell::Cell;
+use core::num::NonZeroU32;
 use core::time::Duration;
 use flodl_elche::{AnchorSettings, Guard, GuardKind};
+use flodl_relay::root::Outer;
 use flodl_wire::{Rank, RunId, Secret};
 use smol::future;
 use std::collections::BTreeMap;
@@ -58,6 +61,8 @@ pub(crate) struct Setup {
     pub(crate) summary: Option<PathBuf>,
     /// The guard asked for.
     pub(crate) guard: Option<GuardKind>,
+    /// Checkpoint sets that are kept.
+    pub(crate) keep: NonZeroU32,
     pub(crate) console: Console,
 }
 
@@ -72,7 +77,8 @@ impl Setup {
         emulations(&config.slow).for_each(|text| console.say(&text));
         let secret = Secret::from_bytes(random()?);
         let (summary, guard) = (args.summary.clone(), args.scheduling.guard);
-        Ok(Setup { config, secret, dir, summary, guard, console: console.clone() })
+        let keep = args.duties.keep_checkpoints;
+        Ok(Setup { config, secret, dir, summary, guard, keep, console: console.clone() })
     }
 }
 
@@ -91,9 +97,18 @@ fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
         slow: Slowing { step_at_least: args.step_ms, factors },
         membership: Membership { max_failure: args.max_failure, leave_grace: args.leave_grace },
         scheduling: scheduling(&args.scheduling)?,
+        duties: duties(&args.duties),
     };
     config.validate().map_err(Failure::usage)?;
     Ok(config)
+}
+
+/// Who evaluates and saves, and how often, as the command line says.
+fn duties(args: &DutyArgs) -> Duties {
+    Duties {
+        evaluation: Duty { by: args.eval_rank, epochs: args.eval_epochs, rounds: args.eval_rounds },
+        checkpoint: Duty { by: args.checkpoint_rank, epochs: args.checkpoint_epochs, rounds: args.checkpoint_rounds },
+    }
 }
 
 /// How windows are planned, as the command line says.
@@ -158,6 +173,13 @@ struct Controller {
     gate: Arc<Gate>,
     listener: Async<TcpListener>,
     requests: Requests,
+    own: Own,
+}
+
+/// What the program brings for others than the coordinator.
+struct Own {
+    outer: Option<Box<dyn Outer>>,
+    hooks: Hooks,
 }
 
 impl Controller {
@@ -173,32 +195,34 @@ impl Controller {
         credentials.write(&setup.dir).map_err(Failure::failed)?;
         setup.console.say(&format!("listening on {address}"));
         let clock = Clock::new();
-        let guard = guard(extensions.guard, setup.guard)?;
+        let Extensions { guard: own, outer, on_epoch, on_eval } = extensions;
+        let guard = guard(own, setup.guard)?;
         let core = Coordinator::with_guard(setup.config.clone(), guard, clock.now()).map_err(Failure::usage)?;
         let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, takes_relays);
-        Ok(Controller { core, clock, gate: Arc::new(gate), listener, requests: Requests::listen()?, setup })
+        let own = Own { outer, hooks: Hooks { on_epoch, on_eval } };
+        Ok(Controller { core, clock, gate: Arc::new(gate), listener, requests: Requests::listen()?, setup, own })
     }
 
     /// Runs to the end, and leaves what a run leaves.
     fn run(self, host: Option<local::Host>) -> Result<ExitCode, Failure> {
-        let Controller { setup, core, clock, gate, listener, requests } = self;
+        let Controller { setup, core, clock, gate, listener, requests, own } = self;
         let patience = setup.config.patience;
         let (record, records) = bounded(limits::RECORDS);
         let watched = Watched { dir: setup.dir.path().to_owned(), is_local: host.is_some(), clock };
-        let monitor = sink::start(records, watched, setup.console.clone())
+        let monitor = sink::start(records, watched, (setup.console.clone(), own.hooks))
             .map_err(|error| Failure::failed(format!("the monitor's thread cannot be started: {error}")))?;
         let (event, events) = bounded(limits::EVENTS);
-        let (save, saves) = bounded(limits::SAVES);
         let (link, links) = bounded(1);
         let (busy, idle) = bounded(1);
         let acceptor = Acceptor::new(gate, clock, event.clone(), link, &busy);
-        let root = Root::start(patience, event.clone())?;
-        let ports = Ports { records: record, root: Box::new(root.clone()), saves: save };
+        let root = Root::start(patience, own.outer, event.clone())?;
+        let (saver, desk) = Saver::new(setup.config.run_id, &setup.dir, setup.keep, root.clone());
+        let ports = Ports { records: record, root: Box::new(root.clone()), saves: Box::new(desk) };
         let driver = Driver::new(core, clock, ports);
         let tasks = [
             smol::spawn(acceptor.clone().listen(listener)),
             smol::spawn(root.clone().serve_all(links)),
-            smol::spawn(Saver::new(setup.config.run_id, &setup.dir, root.clone()).save_all(saves, event.clone())),
+            smol::spawn(saver.save_all(event.clone())),
         ];
         let host = host.map(|host| host.start(acceptor, root)).transpose()?;
         let asked = Cell::new(0);

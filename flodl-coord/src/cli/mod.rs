@@ -9,6 +9,7 @@ mod args;
 mod console;
 mod controller;
 mod failure;
+mod hooks;
 mod join;
 mod local;
 mod look;
@@ -28,12 +29,16 @@ use clap::Parser;
 use console::{Console, Tidy};
 use failure::Failure;
 use flodl_elche::Guard;
+use flodl_relay::root::Outer;
+use flodl_wire::message::record::EpochMetrics;
 use look::{Look, Tone};
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+
+pub use hooks::{Evaluated, Hook};
 
 /// The exit status of a run that failed.
 pub const FAILED: u8 = 1;
@@ -45,25 +50,41 @@ pub const USAGE: u8 = 2;
 pub struct Extensions {
     /// Decides whether windows may grow; `None`: windows grow towards the overhead target alone.
     pub guard: Option<Box<dyn Guard>>,
+    /// Makes the consensus of an average; `None`: the average is the consensus.
+    pub outer: Option<Box<dyn Outer>>,
+    /// Hears how each epoch went that is over. It is called from the thread that keeps the records: what takes long there
+    /// leaves records out, and never holds training up.
+    pub on_epoch: Option<Hook<EpochMetrics>>,
+    /// Hears what each evaluation found, in the same way.
+    pub on_eval: Option<Hook<Evaluated>>,
 }
 
 impl fmt::Debug for Extensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Extensions").field("guard", &self.guard.as_ref().map(|_| "its own")).finish()
+        f.debug_struct("Extensions")
+            .field("guard", &self.guard.as_ref().map(|guard| guard.name()))
+            .field("outer", &self.outer)
+            .field("on_epoch", &self.on_epoch.is_some())
+            .field("on_eval", &self.on_eval.is_some())
+            .finish()
     }
 }
 
 /// Runs the command line of this process and gives its exit status: 0 done, 1 failed, 2 usage, 3 done but degraded, 4
 /// stopped early and saved.
 ///
-/// A program with another guard:
+/// A program with another guard, which keeps a list of its evaluations:
 ///
 /// ```no_run
 /// use flodl_coord::cli::{Extensions, main};
 /// use flodl_elche::NoGuard;
 ///
 /// fn program() -> std::process::ExitCode {
-///     main(Extensions { guard: Some(Box::new(NoGuard)) })
+///     main(Extensions {
+///         guard: Some(Box::new(NoGuard)),
+///         on_eval: Some(Box::new(|found| println!("{}: {:?}", found.version, found.evaluation))),
+///         ..Extensions::default()
+///     })
 /// }
 /// ```
 #[must_use]

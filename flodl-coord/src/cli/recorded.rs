@@ -44,7 +44,7 @@ impl Recorded {
             Body::Meta(meta) => self.meta = Some(meta),
             Body::Node(Node::Rank(window)) => self.take_window(&window),
             Body::Node(Node::Root(round)) if round.round > Round(0) => self.rounds.push(round),
-            Body::Node(Node::Root(_)) | Body::Event(_) => {}
+            Body::Node(Node::Root(_) | Node::Epoch(_)) | Body::Event(_) => {}
         }
     }
 

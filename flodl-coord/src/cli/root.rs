@@ -6,7 +6,8 @@ use crate::shell::limits::PARTING;
 use crate::shell::{DataLink, Event, Reducer, ToRoot};
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
-use flodl_relay::shell::{DataLink as RelayLink, Report, RootHandle, start_root};
+use flodl_relay::root::{Outer, Root as Reduce};
+use flodl_relay::shell::{DataLink as RelayLink, Report, RootHandle, start_root_as};
 use flodl_wire::SessionId;
 use flodl_wire::message::record::Reason;
 use futures_lite::io::{AsyncRead, AsyncWrite};
@@ -25,8 +26,17 @@ pub(crate) struct Root {
 
 impl Root {
     /// Starts the root. What it tells goes to `events`.
-    pub(crate) fn start(patience: Duration, events: Sender<Event>) -> Result<Root, Failure> {
-        let (handle, reports) = start_root(patience)
+    pub(crate) fn start(
+        patience: Duration,
+        outer: Option<Box<dyn Outer>>,
+        events: Sender<Event>,
+    ) -> Result<Root, Failure> {
+        let reducer = Reduce::new(patience);
+        let reducer = match outer {
+            Some(outer) => reducer.with_outer(outer),
+            None => reducer,
+        };
+        let (handle, reports) = start_root_as(reducer)
             .map_err(|error| Failure::failed(format!("the root reducer's thread cannot be started: {error}")))?;
         smol::spawn(tell(reports, events.clone())).detach();
         Ok(Root { handle, events, links: Arc::default() })

@@ -2,50 +2,89 @@
 
 use super::root::Root;
 use super::rundir::RunDir;
-use crate::shell::Event;
+use crate::shell::{Event, Saves, limits};
 use crate::{Input, SaveRequest};
-use async_channel::{Receiver, Sender};
-use flodl_relay::shell::Consensus;
+use async_channel::{Receiver, Sender, bounded};
+use core::num::NonZeroU32;
+use core::pin::Pin;
+use flodl_relay::shell::{Consensus, RootGone};
 use flodl_wire::RunId;
 use flodl_wire::message::join::TensorSpec;
-use flodl_worker::checkpoint::{CheckpointSet, EpochCoverage, State, tensors_of};
+use flodl_wire::message::record::Reason;
+use flodl_worker::checkpoint::{self, CheckpointSet, EpochCoverage, State, tensors_of};
 use std::path::{Path, PathBuf};
 
 /// The folder of the run directory that holds the sets.
 const FOLDER: &str = "checkpoints";
 
+/// The consensus that the root had when it was asked.
+type Held = Pin<Box<dyn Future<Output = Result<Option<Consensus>, RootGone>> + Send>>;
+
+/// A set to be written.
+struct Order {
+    request: Box<SaveRequest>,
+    held: Held,
+}
+
+/// Takes orders for sets.
+pub(crate) struct Desk {
+    root: Root,
+    orders: Sender<Order>,
+}
+
+impl Saves for Desk {
+    fn save(&mut self, request: Box<SaveRequest>) -> Result<(), String> {
+        // Asked for here and not by the saver, because the next round may be committed before the disk is ready.
+        let held = Box::pin(self.root.handle().consensus());
+        let busy = |_| "the checkpoints before this one are still being written".to_owned();
+        self.orders.try_send(Order { request, held }).map_err(busy)
+    }
+}
+
 /// Writes the checkpoint sets of one run.
 pub(crate) struct Saver {
     run_id: RunId,
     dir: PathBuf,
-    root: Root,
+    keep: NonZeroU32,
+    orders: Receiver<Order>,
 }
 
 impl Saver {
-    /// A saver into the run directory.
-    pub(crate) fn new(run_id: RunId, dir: &RunDir, root: Root) -> Saver {
-        Saver { run_id, dir: dir.file(FOLDER), root }
+    /// A saver into the run directory that keeps the newest `keep` sets, and who takes its orders.
+    pub(crate) fn new(run_id: RunId, dir: &RunDir, keep: NonZeroU32, root: Root) -> (Saver, Desk) {
+        let (order, orders) = bounded(limits::SAVES);
+        (Saver { run_id, dir: dir.file(FOLDER), keep, orders }, Desk { root, orders: order })
     }
 
     /// Writes each set that is asked for and says what came of it.
-    pub(crate) async fn save_all(self, requests: Receiver<Box<SaveRequest>>, events: Sender<Event>) {
-        while let Ok(request) = requests.recv().await {
+    pub(crate) async fn save_all(self, events: Sender<Event>) {
+        while let Ok(Order { request, held }) = self.orders.recv().await {
             let version = request.version;
-            let result = self.save(request).await;
-            if events.send(Event::Input(Input::Saved { version, result })).await.is_err() {
-                return;
+            let result = self.save(request, held).await;
+            let pruned = if result.is_ok() { self.prune().await } else { Ok(()) };
+            let notice = pruned.err().map(|text| Event::Notice(Reason::new("not-pruned", text)));
+            let saved = Event::Input(Input::Saved { version, result });
+            for event in [Some(saved), notice].into_iter().flatten() {
+                if events.send(event).await.is_err() {
+                    return;
+                }
             }
         }
     }
 
-    async fn save(&self, request: Box<SaveRequest>) -> Result<String, String> {
-        let consensus = self.root.handle().consensus().await.map_err(|gone| gone.to_string())?;
-        let consensus = consensus.ok_or("the root holds no consensus")?;
+    async fn save(&self, request: Box<SaveRequest>, held: Held) -> Result<String, String> {
+        let consensus = held.await.map_err(|gone| gone.to_string())?.ok_or("the root holds no consensus")?;
         if consensus.version != request.version {
             return Err(format!("the root holds {}, not {}", consensus.version, request.version));
         }
         let (state, dir) = (state(&request, self.run_id), self.dir.clone());
         smol::unblock(move || write(&request.tensors, &consensus, &state, &dir)).await
+    }
+
+    /// Older sets go once a newer one is whole and `latest` names it.
+    async fn prune(&self) -> Result<(), String> {
+        let (dir, keep) = (self.dir.clone(), self.keep);
+        smol::unblock(move || checkpoint::prune(&dir, keep)).await.map_err(|error| error.to_string())
     }
 }
 

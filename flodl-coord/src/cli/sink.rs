@@ -1,6 +1,7 @@
 //! The monitor's thread: takes every record, keeps the store, writes the timeline, and tells people what they want to know.
 
 use super::console::Console;
+use super::hooks::{Evaluated, Hooks};
 use super::look::Tone;
 use crate::shell::Clock;
 use async_channel::Receiver;
@@ -8,7 +9,7 @@ use core::time::Duration;
 use flodl_monitor::progress::epoch_done;
 use flodl_monitor::{Progress, Store, Timeline, describe};
 use flodl_wire::message::Record;
-use flodl_wire::message::record::{Body, Event, EventKind};
+use flodl_wire::message::record::{Body, Event, EventKind, Node};
 use flodl_wire::{Epoch, Rank, Time};
 use smol::{Timer, future};
 use std::path::PathBuf;
@@ -49,11 +50,15 @@ pub(crate) struct Watched {
 }
 
 /// Starts the thread. It ends when every sender of `records` is gone.
-pub(crate) fn start(records: Receiver<Record>, run: Watched, console: Console) -> io::Result<JoinHandle<Seen>> {
+pub(crate) fn start(
+    records: Receiver<Record>,
+    run: Watched,
+    (console, hooks): (Console, Hooks),
+) -> io::Result<JoinHandle<Seen>> {
     let timeline = Timeline::in_folder(&run.dir, ROTATE_AT);
     let path = timeline.path();
     let pace = Pace::from(run.clock.now());
-    let sink = Sink { store: Store::new(), timeline, console, run, pace };
+    let sink = Sink { store: Store::new(), timeline, console, run, pace, hooks };
     thread::Builder::new()
         .name("flodl-monitor".to_owned())
         .spawn(move || Seen { store: sink.run(&records), timeline: path })
@@ -65,6 +70,7 @@ struct Sink {
     console: Console,
     run: Watched,
     pace: Pace,
+    hooks: Hooks,
 }
 
 impl Sink {
@@ -101,6 +107,22 @@ impl Sink {
         self.alert(appended);
         if let Body::Event(event) = &record.body {
             self.tell(event);
+        }
+        let heard = self.let_hear(&record.body);
+        self.alert(heard);
+    }
+
+    /// Tells the program's own code.
+    fn let_hear(&mut self, body: &Body) -> Result<(), String> {
+        match body {
+            Body::Node(Node::Epoch(metrics)) => self.hooks.epoch(metrics),
+            Body::Event(event) => match event.kind {
+                EventKind::Evaluated { rank, result: Some(evaluation), version: Some(version) } => {
+                    self.hooks.evaluated(&Evaluated { version, rank, evaluation })
+                }
+                _ => Ok(()),
+            },
+            Body::Meta(_) | Body::Node(_) => Ok(()),
         }
     }
 

@@ -84,14 +84,24 @@ pub trait Reducer: Send {
     fn order(&mut self, order: ToRoot) -> Result<(), String>;
 }
 
+/// What writes checkpoint sets.
+pub trait Saves: Send {
+    /// Writes the set of the consensus that the root has when this is called, whatever it commits afterwards. It takes its
+    /// time elsewhere, and answers with [`Input::Saved`].
+    ///
+    /// # Errors
+    /// A sentence, where it takes none now.
+    fn save(&mut self, request: Box<SaveRequest>) -> Result<(), String>;
+}
+
 /// Where the driver's work goes.
 pub struct Ports {
     /// The monitor. A full one loses records, and is told how many.
     pub records: Sender<Record>,
     /// The root reducer.
     pub root: Box<dyn Reducer>,
-    /// Whoever writes checkpoint sets; answers with [`Input::Saved`].
-    pub saves: Sender<Box<SaveRequest>>,
+    /// Whoever writes checkpoint sets.
+    pub saves: Box<dyn Saves>,
 }
 
 /// The owner of a [`Coordinator`].
@@ -293,10 +303,9 @@ impl Driver {
     }
 
     fn save(&mut self, request: Box<SaveRequest>) {
-        if let Err(error) = self.ports.saves.try_send(request) {
-            let version = error.into_inner().version;
-            let result = Err("the checkpoint before this one is still being written".to_owned());
-            self.pending.push_back(Input::Saved { version, result });
+        let version = request.version;
+        if let Err(error) = self.ports.saves.save(request) {
+            self.pending.push_back(Input::Saved { version, result: Err(error) });
         }
     }
 
@@ -337,7 +346,7 @@ pub async fn settle(busy: &Receiver<()>, at_most: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Membership, Scheduling, Slowing};
+    use crate::{Config, Duties, Membership, Scheduling, Slowing};
     use flodl_wire::message::{HostReport, Report};
     use flodl_wire::{RunId, Time};
 
@@ -360,6 +369,14 @@ mod tests {
         }
     }
 
+    struct Sets(Sender<Box<SaveRequest>>);
+
+    impl Saves for Sets {
+        fn save(&mut self, request: Box<SaveRequest>) -> Result<(), String> {
+            self.0.try_send(request).map_err(|_| "busy".to_owned())
+        }
+    }
+
     impl Rig {
         fn new(queue: usize) -> Rig {
             let config = Config {
@@ -374,12 +391,13 @@ mod tests {
                 slow: Slowing::default(),
                 membership: Membership::default(),
                 scheduling: Scheduling::default(),
+                duties: Duties::default(),
             };
             let core = Coordinator::new(config, Time::ZERO).expect("is sound");
             let (record, records) = async_channel::bounded(100);
             let (orders, root) = async_channel::bounded(100);
             let (request, saves) = async_channel::bounded(1);
-            let ports = Ports { records: record, root: Box::new(Orders(orders)), saves: request };
+            let ports = Ports { records: record, root: Box::new(Orders(orders)), saves: Box::new(Sets(request)) };
             let mut driver = Driver::new(core, Clock::new(), ports);
             let (queue, queued) = async_channel::bounded(queue);
             let (open, _) = async_channel::bounded(1);

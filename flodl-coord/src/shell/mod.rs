@@ -18,5 +18,5 @@ mod quiet;
 
 pub use acceptor::{Acceptor, DataLink, RejectedLink};
 pub use clock::Clock;
-pub use driver::{Driver, Event, Opened, Ports, Reducer, ToRoot, settle};
+pub use driver::{Driver, Event, Opened, Ports, Reducer, Saves, ToRoot, settle};
 pub use gate::Gate;

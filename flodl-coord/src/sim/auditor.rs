@@ -6,7 +6,7 @@ use crate::shell::limits::PARTING;
 use crate::{Input, Output};
 use flodl_wire::message::Control;
 use flodl_wire::message::control::{Next, WindowPlan};
-use flodl_wire::message::record::{Body, EventKind, Reason};
+use flodl_wire::message::record::{Body, EventKind, Reason, Role};
 use flodl_wire::message::report::{RankState, Received, WindowReport};
 use flodl_wire::message::{HostReport, Report};
 use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, SessionId, Time, WindowId};
@@ -211,6 +211,7 @@ impl Auditor {
             Control::ControllerBack if dead => {
                 return fab.ledger.broken(Rule::Reattach, format!("{rank} ({incarnation}) is dead and was taken back"));
             }
+            Control::ExecuteEval { schedule } => return self.evaluates(fab, (rank, incarnation), *schedule),
             _ => return,
         };
         if dead {
@@ -234,6 +235,27 @@ impl Auditor {
         let other = positions(leases).find(|&at| self.holds.get(at as usize) != Some(&Hold::Leased(rank)));
         if let Some(at) = other {
             fab.ledger.broken(Rule::Reattach, format!("position {at} was given to {rank} again and is not its"));
+        }
+    }
+
+    /// Somebody is told to evaluate (or told again): one at a time, and nobody that is dead.
+    fn evaluates(&mut self, fab: &mut Fabric, life: (Rank, Incarnation), schedule: u64) {
+        if self.dead.get(&life.0).is_some_and(|(dead, _)| *dead >= life.1) {
+            fab.ledger.broken(Rule::Duty, format!("{} is dead and was told to evaluate", life.0));
+        }
+        if fab.ledger.on_duty.get(&life) != Some(&schedule) {
+            self.no_duties(fab, "another evaluation");
+        }
+        fab.ledger.on_duty.insert(life, schedule);
+    }
+
+    /// Whoever is told to do something for all is waited for, as long as it lives and can answer.
+    fn no_duties(&self, fab: &mut Fabric, what: &str) {
+        let dead = |life: &(Rank, Incarnation)| self.dead.get(&life.0).is_some_and(|(dead, _)| *dead >= life.1);
+        fab.ledger.on_duty.retain(|life, _| !dead(life));
+        let at_it = fab.ledger.on_duty.keys().map(|(rank, _)| *rank).find(|rank| !fab.touched.contains(rank));
+        if let Some(rank) = at_it {
+            fab.ledger.broken(Rule::Duty, format!("{what} begins while {rank} evaluates"));
         }
     }
 
@@ -266,6 +288,7 @@ impl Auditor {
     fn broadcast(&mut self, fab: &mut Fabric, control: &Control) {
         match control {
             Control::RequestParams { round, roster } => {
+                self.no_duties(fab, "a round");
                 for entry in roster {
                     if self.died((entry.rank, entry.incarnation)).is_some() {
                         fab.ledger.broken(Rule::DeadPlan, format!("{} is dead and in {round}", entry.rank));
@@ -308,6 +331,11 @@ impl Auditor {
                 if !fab.touched.contains(rank) || (accused && !fab.forged.contains(rank)) {
                     fab.ledger.broken(Rule::Innocence, format!("{rank} is lost and nothing was done to it: {why}"));
                 }
+            }
+            EventKind::RoleDone { role: Role::Evaluation, schedule, rank, done: true, .. }
+                if fab.ledger.on_duty.values().any(|open| open == schedule) =>
+            {
+                fab.ledger.broken(Rule::Duty, format!("the evaluation of {rank} is over before its answer"));
             }
             EventKind::Quarantined { samples, .. } => self.quarantined += samples,
             EventKind::RankLeft { rank } => {

@@ -6,7 +6,7 @@
 use super::options::{Options, Plane, Request, Speed, Work};
 use super::rng::Rng;
 use super::world::World;
-use crate::{MaxFailure, Scheduling};
+use crate::{Duties, MaxFailure, Scheduling};
 use core::time::Duration;
 use flodl_elche::{AnchorSettings, Mode, Windowing};
 use flodl_wire::Time;
@@ -116,6 +116,7 @@ pub(crate) fn cluster(slowness: &[f64], windowing: Windowing, end: Time) -> Opti
         local: plane(0.02),
         work,
         scheduling: Scheduling { anchor, windowing, ..Scheduling::default() },
+        duties: Duties::default(),
         classes: Vec::new(),
         strikes: 0,
         starting_ns: 0,

@@ -63,11 +63,17 @@ pub enum Class {
     Stop,
     /// The controller's process is killed.
     ControllerDeath,
+    /// The next evaluation is an error.
+    DutyError,
+    /// The next evaluation never ends.
+    DutyHang,
+    /// The process of the next evaluation is killed in it.
+    DutyCrash,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 29] = [
+    pub const ALL: [Class; 32] = [
         Class::RankCrash,
         Class::RankError,
         Class::RelayDeath,
@@ -97,6 +103,9 @@ impl Class {
         Class::TornWrite,
         Class::Stop,
         Class::ControllerDeath,
+        Class::DutyError,
+        Class::DutyHang,
+        Class::DutyCrash,
     ];
 
     /// Its name on the command line and in reports.
@@ -132,6 +141,9 @@ impl Class {
             Class::TornWrite => "torn-write",
             Class::Stop => "stop",
             Class::ControllerDeath => "controller-death",
+            Class::DutyError => "duty-error",
+            Class::DutyHang => "duty-hang",
+            Class::DutyCrash => "duty-crash",
         }
     }
 
@@ -139,6 +151,11 @@ impl Class {
     #[must_use]
     pub fn named(name: &str) -> Option<Class> {
         Class::ALL.into_iter().find(|class| class.name() == name)
+    }
+
+    /// Whether it strikes whoever does something for all.
+    pub(crate) fn is_of_duties(self) -> bool {
+        matches!(self, Class::DutyError | Class::DutyHang | Class::DutyCrash)
     }
 
     /// Whether a seed rarely enables it, because it ends the run.

@@ -13,7 +13,7 @@ use core::time::Duration;
 use flodl_relay::root::{self, Root};
 use flodl_wire::message::control::Part;
 use flodl_wire::message::record::{Body, EventKind};
-use flodl_wire::message::report::{Folded, FoldedPart, SyncAck, SyncOutcome};
+use flodl_wire::message::report::{Evaluation, Folded, FoldedPart, SyncAck, SyncOutcome};
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Frame, HostId, Incarnation, Rank, RunId, SessionId, Stream};
 use std::collections::{BTreeMap, VecDeque};
@@ -47,6 +47,8 @@ pub(crate) struct Controller {
     pending: VecDeque<Input>,
     pub(crate) auditor: Auditor,
     pub(crate) saves: VecDeque<Box<SaveRequest>>,
+    /// Who was told to evaluate first, and through which session.
+    evaluator: Option<(SessionId, Rank, Incarnation)>,
     pub(crate) exit: Option<i32>,
     inputs: u64,
 }
@@ -69,6 +71,7 @@ impl Controller {
             slow: Slowing::default(),
             membership: Membership { max_failure: work.max_failure, ..Membership::default() },
             scheduling: fab.options.scheduling.clone(),
+            duties: fab.options.duties,
         };
         let mut core = Coordinator::new(config, fab.now)?;
         if fab.off(Mutant::DetachedIsNotDead) {
@@ -82,6 +85,7 @@ impl Controller {
             pending: VecDeque::new(),
             auditor: Auditor::default(),
             saves: VecDeque::new(),
+            evaluator: None,
             exit: None,
             inputs: 0,
         })
@@ -392,7 +396,7 @@ impl Controller {
         (!(notice && fab.off(Mutant::DeathNotice))).then_some(input)
     }
 
-    fn misdirected(&self, fab: &Fabric, mut output: Output) -> Option<Output> {
+    fn misdirected(&mut self, fab: &Fabric, mut output: Output) -> Option<Output> {
         if fab.off(Mutant::ConsensusBeforeSource)
             && let Output::Broadcast(Control::RequestParams { roster, .. }) = &mut output
         {
@@ -415,7 +419,24 @@ impl Controller {
             }
             _ => false,
         };
+        self.other_evaluations(fab, &mut output);
         (!lost).then_some(output)
+    }
+
+    /// Evaluations by another rank, or before they are made.
+    fn other_evaluations(&mut self, fab: &Fabric, output: &mut Output) {
+        if let Output::ToRank { session, rank, incarnation, control: Control::ExecuteEval { schedule } } = output {
+            let first = *self.evaluator.get_or_insert((*session, *rank, *incarnation));
+            if fab.off(Mutant::DutyReelected) {
+                (*session, *rank, *incarnation) = first;
+            }
+            if fab.off(Mutant::DutyAwaited) {
+                let outcome = Ok(Evaluation { loss: 0.0, accuracy: None, samples: 1 });
+                let (session, rank, incarnation) = (*session, *rank, *incarnation);
+                let report = Report::EvalResult { schedule: *schedule, outcome };
+                self.pending.push_back(Input::FromRank { session, rank, incarnation, report });
+            }
+        }
     }
 
     /// A word of a life that is over, as if the rank's next life had said it.

@@ -1,5 +1,6 @@
 //! What all simulated processes share: the clock, the heap of events, the network, the accounts.
 
+use super::class::Class;
 use super::ledger::Ledger;
 use super::mutant::Mutant;
 use super::net::{Arrival, ConnId, Net, Node, Packet};
@@ -127,6 +128,8 @@ pub(crate) struct Fabric {
     pub(crate) forged: BTreeSet<Rank>,
     /// Hosts whose ranks, also later ones, are touched.
     pub(crate) touched_hosts: BTreeSet<u32>,
+    /// What is to happen to the next evaluation.
+    pub(crate) duty_fault: Option<Class>,
     /// After this nothing that has struck so far is out of order any more.
     pub(crate) healed: Time,
     /// A digest of everything that was said, and when.
@@ -175,6 +178,7 @@ impl Fabric {
             touched: BTreeSet::new(),
             forged: BTreeSet::new(),
             touched_hosts: BTreeSet::new(),
+            duty_fault: None,
             healed: Time::ZERO,
             stream: seed,
             trace: None,

@@ -123,6 +123,10 @@ impl World {
                 self.fab.controller.fuse = Some(rng.within(1, 300));
                 Some(now)
             }
+            Class::DutyError | Class::DutyHang | Class::DutyCrash => {
+                self.fab.duty_fault = Some(class);
+                Some(now)
+            }
         }
     }
 

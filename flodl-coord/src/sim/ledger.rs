@@ -72,6 +72,10 @@ pub(crate) struct Ledger {
     committed: Vec<bool>,
     claim: Truth,
     pub(crate) repeats: u64,
+    /// Who evaluates, by which order: told to, and has not answered.
+    pub(crate) on_duty: BTreeMap<Life, u64>,
+    /// Evaluations that found something.
+    pub(crate) evaluations: u64,
     pub(crate) violation: Option<Violation>,
     pub(crate) now: Time,
 }
@@ -93,6 +97,8 @@ impl Ledger {
             committed: vec![false; epoch_len as usize],
             claim: Truth::default(),
             repeats: 0,
+            on_duty: BTreeMap::new(),
+            evaluations: 0,
             violation: None,
             now: Time::ZERO,
         }
@@ -126,6 +132,18 @@ impl Ledger {
             && book.roster.get(&life) == Some(&Part::Contribute)
         {
             book.unheard.entry(life).or_insert(leased);
+        }
+    }
+
+    /// A rank has evaluated: what its replica is then must be the consensus.
+    pub(crate) fn evaluated(&mut self, life: Life, schedule: u64, replica: &[u8], excused: bool) {
+        if self.on_duty.get(&life) == Some(&schedule) {
+            self.on_duty.remove(&life);
+        }
+        self.evaluations += 1;
+        if !excused && replica != self.consensus {
+            let what = format!("{} evaluated something that is not the consensus ({:?})", life.0, self.version);
+            self.broken(Rule::Duty, what);
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Log {
     pub(crate) corrupts: bool,
     /// One was not, and nobody has looked yet.
     pub(crate) corrupted: bool,
+    /// The next evaluation is an error.
+    pub(crate) eval_fails: bool,
 }
 
 impl Vectors {
@@ -89,6 +91,9 @@ impl Trainee for Vectors {
     }
 
     fn evaluate(&mut self, batch: &Self::Batch) -> Result<EvalOutcome, Fault> {
+        if core::mem::take(&mut self.log.borrow_mut().eval_fails) {
+            return Err("it was told to fail".into());
+        }
         Ok(EvalOutcome { loss_sum: batch.len() as f64, correct: None, samples: batch.len() as u64 })
     }
 

@@ -66,11 +66,17 @@ pub enum Mutant {
     StallCeiling,
     /// The dead keep their leases.
     Forfeit,
+    /// An evaluation counts as done when it is ordered.
+    DutyAwaited,
+    /// Who was elected first is asked for ever, dead or alive.
+    DutyReelected,
+    /// A rank evaluates only after its next window.
+    DutyBeforeWindow,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 29] = [
+    pub const ALL: [Mutant; 32] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -100,6 +106,9 @@ impl Mutant {
         Mutant::NothingTwice,
         Mutant::StallCeiling,
         Mutant::Forfeit,
+        Mutant::DutyAwaited,
+        Mutant::DutyReelected,
+        Mutant::DutyBeforeWindow,
     ];
 
     /// Its name on the command line and in reports.
@@ -135,6 +144,9 @@ impl Mutant {
             Mutant::NothingTwice => "nothing-twice",
             Mutant::StallCeiling => "stall-ceiling",
             Mutant::Forfeit => "forfeit",
+            Mutant::DutyAwaited => "duty-awaited",
+            Mutant::DutyReelected => "duty-reelected",
+            Mutant::DutyBeforeWindow => "duty-before-window",
         }
     }
 
@@ -175,6 +187,8 @@ impl Mutant {
             Mutant::NothingTwice => &[Class::Reset],
             Mutant::StallCeiling => &[Class::Hang],
             Mutant::Forfeit => &[Class::RankCrash],
+            Mutant::DutyAwaited | Mutant::DutyBeforeWindow => &[Class::DutyError],
+            Mutant::DutyReelected => &[Class::DutyCrash],
         }
     }
 }

@@ -3,10 +3,12 @@
 use super::class::Class;
 use super::mutant::Mutant;
 use super::rng::Rng;
-use crate::{MaxFailure, Scheduling};
+use crate::{Duties, Duty, Elect, MaxFailure, Scheduling};
 use core::fmt;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use flodl_elche::Mode;
+use flodl_wire::Rank;
 
 const MS: f64 = 1e6;
 
@@ -84,6 +86,7 @@ pub(crate) struct Options {
     pub(crate) local: Plane,
     pub(crate) work: Work,
     pub(crate) scheduling: Scheduling,
+    pub(crate) duties: Duties,
     pub(crate) classes: Vec<Class>,
     /// How many times faults strike.
     pub(crate) strikes: u32,
@@ -114,6 +117,7 @@ impl Options {
         let work = Work::draw(ranks, rng);
         let classes = enabled(&request, rng);
         let strikes = if classes.is_empty() { 0 } else { rng.within(1, 2 + u64::from(ranks.ilog2())) as u32 };
+        let duties = duties(&request, ranks);
         Options {
             request,
             hosts,
@@ -122,6 +126,7 @@ impl Options {
             local,
             work,
             scheduling: Scheduling::default(),
+            duties,
             classes,
             strikes,
             starting_ns: 0,
@@ -204,11 +209,30 @@ fn spread(ranks: u32, rng: &mut Rng) -> Vec<u32> {
     hosts
 }
 
+/// What distinguishes draws about duties from the others of a seed.
+const DUTIES: u64 = 0x6475_7479;
+
+/// Half of the seeds evaluate and save during the run, by whom and how often they draw.
+fn duties(request: &Request, ranks: u32) -> Duties {
+    let mut rng = Rng::new(request.seed ^ (DUTIES << 32));
+    let mut duty = || {
+        let by = if rng.chance(0.5) { Elect::Fastest } else { Elect::Rank(Rank(rng.below(u64::from(ranks)) as u32)) };
+        let every = |rng: &mut Rng, most| NonZeroU64::new(rng.within(1, most)).filter(|_| rng.chance(0.6));
+        Duty { by, epochs: every(&mut rng, 2), rounds: every(&mut rng, 6) }
+    };
+    let (evaluation, checkpoint) = (duty(), duty());
+    let wanted = request.classes.as_ref().is_some_and(|classes| classes.iter().any(|class| class.is_of_duties()));
+    if wanted || rng.chance(0.5) { Duties { evaluation, checkpoint } } else { Duties::default() }
+}
+
 /// Swarm testing (Groce and others, "Swarm testing", ISSTA 2012): leaving faults out finds what all of them together hide.
 fn enabled(request: &Request, rng: &mut Rng) -> Vec<Class> {
     let density = *rng.pick(&[0.0, 0.1, 0.25, 0.5]).unwrap_or(&0.1);
     let mut classes = Vec::new();
+    // A draw of their own, so that these kinds of faults change nothing about the others.
+    let mut apart = Rng::new(request.seed ^ DUTIES);
     for class in Class::ALL {
+        let rng = if class.is_of_duties() { &mut apart } else { &mut *rng };
         let drawn = rng.chance(if class.is_rare() { density / 5.0 } else { density });
         let wanted = request.classes.as_ref().map(|wanted| wanted.contains(&class));
         if wanted.unwrap_or(drawn) {
@@ -227,7 +251,7 @@ impl fmt::Display for Options {
             f,
             "seed {}: {} ranks on {} hosts, {mode}, {epochs} epochs of {samples} samples in batches of {batch_size}, \
              {parameters} parameters, patience {patience:?}, {restarts} restarts, max failure {max_failure}, batches of {:.1}..{:.1} ms, links of {:.2} and {:.2} ms, \
-             {} strikes of [{}]",
+             {}{} strikes of [{}]",
             self.request.seed,
             self.ranks(),
             self.hosts.len(),
@@ -235,8 +259,19 @@ impl fmt::Display for Options {
             batch(f64::max, 0.0),
             self.wide[0].latency_ns / MS,
             self.wide[1].latency_ns / MS,
+            told(&self.duties),
             self.strikes,
             names.join(" ")
         )
     }
+}
+
+/// What is evaluated and saved during the run, if anything.
+fn told(duties: &Duties) -> String {
+    let duty = |name: &str, Duty { by, epochs, rounds }: Duty| {
+        let every = |every: Option<NonZeroU64>, what| every.map(|every| format!(" every {every} {what}"));
+        let parts: Vec<String> = [every(epochs, "epochs"), every(rounds, "rounds")].into_iter().flatten().collect();
+        if parts.is_empty() { String::new() } else { format!("{name} by {by}{}, ", parts.concat()) }
+    };
+    duty("evaluation", duties.evaluation) + &duty("checkpoint", duties.checkpoint)
 }

@@ -1,5 +1,6 @@
 //! A rank's process: the production worker, trained by a simulated device, and around it what the shell does.
 
+use super::class::Class;
 use super::fabric::{Event, Fabric};
 use super::ledger::Snapshot;
 use super::model::{Log, Numbers, Vectors};
@@ -14,13 +15,15 @@ use flodl_wire::message::join::{Emulation, TrainerSettings};
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::{Frame, Incarnation, Rank, Time, Version};
 use flodl_worker::session::{End, Lost};
-use flodl_worker::worker::{self, Clock, Job, Turn, Worker};
+use flodl_worker::worker::{self, Callbacks, Clock, Job, Turn, Worker};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Batches that a throttled episode lasts on the average.
 const EPISODE: f64 = 20.0;
+/// A batch is evaluated in that part of a step.
+const EVALUATES_IN: u64 = 3;
 const HOUR_NS: f64 = 3.6e12;
 
 /// A device: how long a batch takes.
@@ -67,6 +70,11 @@ impl Clock for TurnClock<'_> {
         self.local
     }
 
+    fn batch_evaluated(&mut self) {
+        let batch = self.device.batch_ns(Time(self.local.0.saturating_sub(self.ahead)));
+        self.local = Time(self.local.0 + batch / EVALUATES_IN);
+    }
+
     fn step_done(&mut self, started: Time, _: Option<&Emulation>) -> Time {
         let batch = self.device.batch_ns(Time(started.0.saturating_sub(self.ahead)));
         self.local = Time(started.0 + batch);
@@ -108,6 +116,10 @@ pub(crate) struct Seat {
     corrupt: bool,
     /// What it sent first in its last contribution.
     last_sent: Option<Data>,
+    /// It evaluates for ever.
+    hangs: bool,
+    /// An order that waits for the window's end (a mutant).
+    late_duty: Option<worker::Event>,
     pub(crate) end: Option<End>,
 }
 
@@ -128,6 +140,7 @@ impl Seat {
             eval_set: Some(Box::new(Numbers::new(4, Rc::default()))),
             schedule: Box::new(|_| 0.05),
             settings: TrainerSettings::default(),
+            callbacks: Callbacks::default(),
         };
         let local = fab.local(node);
         let worker = Worker::new(job, life, options.work.patience, local).ok()?;
@@ -154,6 +167,8 @@ impl Seat {
             applied: 0,
             corrupt: false,
             last_sent: None,
+            hangs: false,
+            late_duty: None,
             end: None,
         })
     }
@@ -172,6 +187,7 @@ impl Seat {
         let event = match packet {
             Packet::Frame(frame) => match fab.control(&frame) {
                 Ok(Control::Heartbeat) => return,
+                Ok(Control::ExecuteEval { schedule }) => return self.told_to_evaluate(fab, schedule),
                 Ok(control) => worker::Event::Control(control),
                 Err(error) => worker::Event::Lost(Lost::Broken { channel: lane, error: error.to_string() }),
             },
@@ -179,6 +195,31 @@ impl Seat {
             Packet::End(_) | Packet::Sealed { .. } => worker::Event::Lost(Lost::Closed { channel: lane }),
         };
         self.inbox.push_back(event);
+        if self.busy <= fab.now {
+            self.run(fab);
+        }
+    }
+
+    /// Faults that wait for an evaluation strike here.
+    fn told_to_evaluate(&mut self, fab: &mut Fabric, schedule: u64) {
+        match fab.duty_fault.take() {
+            Some(Class::DutyError) => self.log.borrow_mut().eval_fails = true,
+            Some(Class::DutyHang) => {
+                fab.touched.insert(self.life.0);
+                self.hangs = true;
+            }
+            Some(Class::DutyCrash) => {
+                fab.touched.insert(self.life.0);
+                fab.vital(self.node()).fuse = Some(2);
+            }
+            _ => {}
+        }
+        let event = worker::Event::Control(Control::ExecuteEval { schedule });
+        if fab.off(Mutant::DutyBeforeWindow) {
+            self.late_duty = Some(event);
+        } else {
+            self.inbox.push_back(event);
+        }
         if self.busy <= fab.now {
             self.run(fab);
         }
@@ -203,7 +244,7 @@ impl Seat {
         let every = fab.options.work.patience.as_nanos() as u64 / 10;
         fab.after(every, Event::Beat(self.me));
         if self.introduced {
-            let report = Report::Heartbeat { step: self.worker.session().steps_ever() };
+            let report = Report::Heartbeat { step: self.worker.steps() };
             self.report(fab, &report);
         }
     }
@@ -226,7 +267,7 @@ impl Seat {
     fn run(&mut self, fab: &mut Fabric) {
         let node = self.node();
         let local = fab.local(node);
-        while self.end.is_none() && !fab.vital(node).blown {
+        while self.end.is_none() && !self.hangs && !fab.vital(node).blown {
             while let Some(event) = self.inbox.pop_front() {
                 self.worker.handle(event, local);
             }
@@ -236,6 +277,9 @@ impl Seat {
             let until = clock.local;
             match turn {
                 Turn::Report(report) => {
+                    if matches!(report, Report::WindowReport(_)) {
+                        self.inbox.extend(self.late_duty.take());
+                    }
                     self.account(fab, &report);
                     self.report(fab, &report);
                 }
@@ -272,6 +316,11 @@ impl Seat {
 
     /// Tells the accounts what this rank has really trained for a round.
     fn account(&self, fab: &mut Fabric, report: &Report) {
+        if let Report::EvalResult { schedule, .. } = report {
+            // Who was told again after a lost link may have begun its window.
+            let excused = self.corrupt || fab.touched.contains(&self.life.0);
+            fab.ledger.evaluated(self.life, *schedule, &self.worker.trainee().bytes(), excused);
+        }
         let Report::SnapshotReady { round, steps, ranges } = report else { return };
         let snapshot = Snapshot {
             steps: *steps,

@@ -37,6 +37,8 @@ pub enum Rule {
     Bounds,
     /// What the coordinator keeps of who stands where is true.
     Tally,
+    /// Evaluations are of the consensus, by one living rank at a time, and nothing goes on before their end.
+    Duty,
     /// Who has done nothing wrong and whose links are well is neither accused nor lost.
     Innocence,
     /// Who is out of reach for less than the patience keeps its life and its leases, and nothing is sent twice; who is

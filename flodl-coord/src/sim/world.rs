@@ -126,7 +126,10 @@ impl World {
         let work = &options.work;
         let batches = work.epochs * work.samples.div_ceil(u64::from(work.batch_size));
         let patience = work.patience.as_nanos() as f64;
-        (slowest * batches as f64 * 4.0 + patience * 100.0 + options.expected_ns() * 10.0 + FLAPPING_NS) as u64
+        // Each evaluation that hangs is given up after thirty times the patience.
+        let hanging = if options.has(Class::DutyHang) { 40.0 * f64::from(options.strikes) } else { 0.0 };
+        (slowest * batches as f64 * 4.0 + patience * (100.0 + hanging) + options.expected_ns() * 10.0 + FLAPPING_NS)
+            as u64
     }
 
     fn step(&mut self, until: Time, what: &str) -> Result<(), Violation> {

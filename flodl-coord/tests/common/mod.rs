@@ -8,7 +8,7 @@ pub(crate) mod puppet;
 pub(crate) mod root;
 pub(crate) mod script;
 
-use flodl_coord::{Config, Coordinator, Input, MaxFailure, Membership, Output, Scheduling, Slowing};
+use flodl_coord::{Config, Coordinator, Duties, Input, MaxFailure, Membership, Output, Scheduling, Slowing};
 use flodl_elche::Mode;
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::message::{Control, HostReport, Report};
@@ -165,6 +165,7 @@ pub(crate) fn config(scenario: &Scenario) -> Config {
         slow: Slowing::default(),
         membership: Membership { max_failure: scenario.max_failure, ..Membership::default() },
         scheduling: Scheduling::default(),
+        duties: Duties::default(),
     }
 }
 

@@ -81,6 +81,8 @@ pub(crate) fn ready(samples: u64, step: Option<Duration>) -> Report {
         memory: None,
         libraries: String::new(),
         step,
+        scalars: Vec::new(),
+        saves: false,
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use super::puppet::{ack, ready, tensors};
 use super::{DIGEST, LIFE, MS, config, scenario};
-use flodl_coord::{Coordinator, Input, Output};
+use flodl_coord::{Config, Coordinator, Input, Output};
 use flodl_elche::{Guard, NoGuard};
 use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind};
@@ -40,7 +40,12 @@ impl Script {
 
     /// The same, under that guard.
     pub(crate) fn guarded(guard: Box<dyn Guard>) -> Script {
-        let coordinator = Coordinator::with_guard(config(&scenario(&[8, 20])), guard, Time::ZERO).expect("valid");
+        Script::of(config(&scenario(&[8, 20])), guard, &ready(8000, None))
+    }
+
+    /// Of that configuration, with ranks that are ready like this.
+    pub(crate) fn of(config: Config, guard: Box<dyn Guard>, ready: &Report) -> Script {
+        let coordinator = Coordinator::with_guard(config, guard, Time::ZERO).expect("valid");
         let windows = [empty_plan(), empty_plan()];
         let mut script = Script {
             coordinator,
@@ -53,8 +58,8 @@ impl Script {
             let host = HostId::from_name(&format!("host{rank}")).expect("a name");
             script.take(Input::HostConnected { session: SessionId(rank), host, rank_count: 1 });
         }
-        script.say(0, ready(8000, None));
-        script.say(1, ready(8000, None));
+        script.say(0, ready.clone());
+        script.say(1, ready.clone());
         script.say(0, Report::Manifest { part: 0, parts: 1, tensors: tensors() });
         script
     }

@@ -8,6 +8,7 @@
 
 mod console;
 mod digits;
+mod duties;
 mod faults;
 mod harness;
 mod hostile;

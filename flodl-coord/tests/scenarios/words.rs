@@ -48,6 +48,7 @@ fn to_rank(control: &Control) -> Option<String> {
         }
         Control::ExtendPartition { window, leases } => format!("window {} goes on: {}", window.0, ranges(leases)),
         Control::ExecuteEval { .. } => "evaluates".to_owned(),
+        Control::ExecuteCheckpoint { version, .. } => format!("saves its part of v{}", version.0),
         Control::Fenced { incarnation } => format!("fenced, life {}", incarnation.0),
         Control::ControllerBack => "its place is known".to_owned(),
         control => return to_all(control),
@@ -109,7 +110,7 @@ fn of_event(event: &Event) -> Option<String> {
         EventKind::Stall => format!("stall: {why}"),
         EventKind::Alert => format!("alert: {why}"),
         EventKind::ReplicaDigest { rank, equal: false, .. } => format!("{} holds another replica", rank.0),
-        EventKind::Evaluated { rank, result: None } => format!("{} has not evaluated: {why}", rank.0),
+        EventKind::Evaluated { rank, result: None, .. } => format!("{} has not evaluated: {why}", rank.0),
         EventKind::Checkpoint { version, path: None } => format!("v{} is not saved: {why}", version.0),
         EventKind::Quarantined { samples, .. } => format!("{samples} samples are set aside"),
         EventKind::RankFinished { rank } => format!("{} has finished", rank.0),

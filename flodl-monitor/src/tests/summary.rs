@@ -25,6 +25,7 @@ fn healthy() -> Vec<Record> {
         window(1090, 1, 2, 90, 5),
         committed(1100, 1, &[(0, 80), (1, 20)], 0),
         root(1100, 1, Some(0.75)),
+        epoch(1100, 0, &[("accuracy", 0.75), ("lost", f64::NAN)]),
         event(1100, EventKind::EpochDone { epoch: Epoch(0) }),
         planned(1100, 2, 1, &[(0, 8), (1, 2)]),
         event(1101, EventKind::ReplicaDigest { rank: Rank(0), version: Version(1), equal: true }),
@@ -39,7 +40,7 @@ fn healthy() -> Vec<Record> {
 
 #[test]
 fn a_whole_run_has_every_figure() {
-    let expected = json!({
+    let mut expected = json!({
         "accuracy": 0.9375, "loss": 0.25, "rounds": 2, "version": 2,
         "samples_committed": 200, "samples_expected": 200, "repeats": 0, "quarantined": 0, "digests_equal": true,
         "throughput": 1000.0, "ceiling": 1250.0, "ceiling_fraction": 0.8,
@@ -53,6 +54,13 @@ fn a_whole_run_has_every_figure() {
         "model": "runs/a/checkpoints/v2/model.safetensors", "timeline": null, "checkpoint": "runs/a/checkpoints/v2",
         "saved_version": 2, "not_saved": null, "why": null, "lockstep": 500.0, "over_lockstep": 2.0,
     });
+    expected["scalars"] = json!({ "accuracy": 0.75 });
+    expected["epochs"] = json!([{
+        "epoch": 0, "version": 1, "wall_s": 1.0, "rounds": 1, "committed": 100, "loss": 0.5, "wait_ms": 7.0,
+        "reduce_ms": 4.0, "divergence": 0.5, "scalars": { "accuracy": 0.75 },
+    }]);
+    expected["evaluations"] =
+        json!([{ "version": null, "rank": 0, "loss": 0.25, "accuracy": 0.9375, "samples": 2000 }]);
     assert_eq!(serde_json::to_value(summary(&healthy())).unwrap(), expected);
 }
 
@@ -65,7 +73,7 @@ fn a_run_of_which_nothing_is_known_has_nulls_and_no_zeros_in_their_place() {
         "per_rank": [], "deaths": [], "wall_s": null, "degraded": false, "exit": null,
         "world_size": null, "started": null, "refused": [],
         "model": null, "timeline": null, "checkpoint": null, "saved_version": null, "not_saved": null, "why": null,
-        "lockstep": null, "over_lockstep": null,
+        "lockstep": null, "over_lockstep": null, "scalars": {}, "epochs": [], "evaluations": [],
     });
     assert_eq!(serde_json::to_value(summary(&[])).unwrap(), expected);
 }
@@ -128,7 +136,7 @@ fn a_rank_that_is_refused_or_missing_degrades_the_run() {
 
 #[test]
 fn only_the_last_versions_evaluation_counts() {
-    let failed = because(1350, EventKind::Evaluated { rank: Rank(0), result: None }, "out of memory");
+    let failed = because(1350, EventKind::Evaluated { rank: Rank(0), result: None, version: None }, "out of memory");
     check("failed later", &with([failed]), &[("/accuracy", Value::Null), ("/loss", Value::Null)]);
     check("a commit later", &with([committed(1310, 3, &[], 0)]), &[("/accuracy", Value::Null), ("/version", json!(3))]);
     let odd = evaluated(1350, f64::NAN, None);
@@ -228,6 +236,7 @@ fn people_read_it_in_lines() {
     summary.files.timeline = Some("runs/a/timeline.jsonl".to_owned());
     let expected = "\
 test      accuracy 0.9375, loss 0.2500
+epoch     accuracy 0.7500 in the last one
 rounds    3 after round 0, version 3
 samples   210 of 200 committed (10 too many), 20 repeated
 digests   equal on all ranks in all rounds

@@ -47,10 +47,10 @@ fn what_went_wrong_is_said() {
         (committed(0, 7, &[], 1), "round 7: 1 sample had been averaged in part and will be trained again"),
         (event(0, replica), "rank 1 differs from version 4 after applying it"),
         (
-            because(0, EventKind::Evaluated { rank: Rank(1), result: None }, "rank 1 has no test data"),
+            because(0, EventKind::Evaluated { rank: Rank(1), result: None, version: None }, "rank 1 has no test data"),
             "evaluation failed: rank 1 has no test data",
         ),
-        (event(0, EventKind::Evaluated { rank: Rank(1), result: None }), "evaluation on rank 1 failed"),
+        (event(0, EventKind::Evaluated { rank: Rank(1), result: None, version: None }), "evaluation on rank 1 failed"),
         (
             because(0, EventKind::Checkpoint { version: Version(4), path: None }, "no space"),
             "version 4 was not saved: no space",
@@ -116,6 +116,7 @@ fn midway() -> Training {
         left: Some(Duration::from_millis(3_351)),
         ranks: (3, 3),
         emulated: false,
+        scalars: Vec::new(),
     }
 }
 

@@ -78,9 +78,18 @@ enum Command {
 ///
 /// When no thread can be started.
 pub fn start_root(patience: Duration) -> io::Result<(RootHandle, Receiver<Report>)> {
+    start_root_as(Root::new(patience))
+}
+
+/// The same for a root that is made already.
+///
+/// # Errors
+///
+/// When no thread can be started.
+pub fn start_root_as(root: Root) -> io::Result<(RootHandle, Receiver<Report>)> {
     let (commands, orders) = async_channel::bounded(limits::ORDERS);
     let (tell, reports) = async_channel::bounded(limits::EVENTS);
-    let thread = RootThread { root: Root::new(patience), inbox: Inbox::new(orders), results: BTreeMap::new(), tell };
+    let thread = RootThread { root, inbox: Inbox::new(orders), results: BTreeMap::new(), tell };
     let builder = thread::Builder::new().name("flodl-root".to_owned());
     builder.spawn(move || async_io::block_on(thread.run()))?;
     Ok((RootHandle { commands }, reports))
@@ -105,15 +114,15 @@ impl RootHandle {
         self.command(Command::Input(Box::new(Input::Control(control))))
     }
 
-    /// The consensus in force, after every order given before; `None` before the first commit.
-    ///
-    /// # Errors
-    ///
-    /// [`RootGone`].
-    pub async fn consensus(&self) -> Result<Option<Consensus>, RootGone> {
+    /// The consensus in force after every order given before this is called, and before any that is given after it; `None`
+    /// before the first commit. The future, which may be awaited at any time, fails with [`RootGone`].
+    pub fn consensus(&self) -> impl Future<Output = Result<Option<Consensus>, RootGone>> + Send + use<> {
         let (answer, answered) = async_channel::bounded(1);
-        self.command(Command::Consensus(answer))?;
-        answered.recv().await.map_err(|_| RootGone)
+        let asked = self.command(Command::Consensus(answer));
+        async move {
+            asked?;
+            answered.recv().await.map_err(|_| RootGone)
+        }
     }
 
     /// Makes a relay's data link part of the root at once; the future that is returned carries its data until it ends or the

@@ -1,12 +1,12 @@
 //! What a message's values must satisfy beyond their types. The codec asks on both sides.
 
 use super::control::{RosterEntry, WindowPlan};
-use super::join::{Emulation, RunConfig};
-use super::record::Reason;
+use super::join::{Emulation, Ready, RunConfig, ScalarSpec};
+use super::record::{EpochMetrics, Reason};
 use super::report::{Evaluation, WindowReport};
 use super::{Control, HostReport, Report};
 use crate::codec::Flaw;
-use crate::limits::{LAST_LINES, MANIFEST_PART, RANK_WORDS, RANKS_MAX};
+use crate::limits::{EPOCH_RANKS, LAST_LINES, MANIFEST_PART, RANK_WORDS, RANKS_MAX, SCALAR_NAME, SCALARS};
 use crate::{Range, Rank};
 
 /// Values that can contradict each other.
@@ -52,9 +52,12 @@ impl Check for Control {
             Control::ExtendPartition { leases, .. } => ranges(leases),
             Control::RequestParams { roster, .. } => in_rank_order(roster),
             Control::DeclareDead { rank: id, why, .. } => rank(*id).and_then(|()| why.check()),
+            Control::EpochAggregated(metrics) => metrics.check(),
+            Control::EvalBroadcast { rank: id, evaluation, .. } => rank(*id).and_then(|()| evaluation.check()),
             Control::SendManifest
             | Control::RoundDone { .. }
             | Control::ExecuteEval { .. }
+            | Control::ExecuteCheckpoint { .. }
             | Control::Heartbeat
             | Control::Fenced { .. }
             | Control::Shutdown
@@ -108,20 +111,44 @@ impl Check for Report {
             Report::WindowReport(report) => report.check(),
             Report::SnapshotReady { ranges: trained, .. } => ranges(trained),
             Report::EvalResult { outcome: Ok(evaluation), .. } => evaluation.check(),
-            Report::Ready(_)
-            | Report::Progress { .. }
+            Report::Ready(ready) => ready.check(),
+            Report::Progress { .. }
             | Report::SyncAck(_)
             | Report::Heartbeat { .. }
             | Report::EvalResult { .. }
             | Report::Finished { .. }
-            | Report::Failed { .. } => Ok(()),
+            | Report::Failed { .. }
+            | Report::Intent(_)
+            | Report::CheckpointResult { .. } => Ok(()),
         }
     }
 }
 
+impl Check for Ready {
+    fn check(&self) -> Result<(), Flaw> {
+        at_most("the declared scalars", self.scalars.len(), SCALARS)?;
+        self.scalars.iter().try_for_each(|ScalarSpec { name, .. }| scalar_name(name))
+    }
+}
+
+fn scalar_name(name: &str) -> Result<(), Flaw> {
+    at_most("a scalar's name", name.len(), SCALAR_NAME)
+}
+
 impl Check for WindowReport {
     fn check(&self) -> Result<(), Flaw> {
-        ranges(&self.used)
+        ranges(&self.used)?;
+        at_most("a window's scalars", self.scalars.len(), SCALARS)?;
+        self.scalars.iter().try_for_each(|(name, _)| scalar_name(name))
+    }
+}
+
+impl Check for EpochMetrics {
+    fn check(&self) -> Result<(), Flaw> {
+        at_most("an epoch's scalars", self.scalars.len(), SCALARS)?;
+        self.scalars.iter().try_for_each(|(name, _)| scalar_name(name))?;
+        at_most("an epoch's ranks", self.ranks.len(), EPOCH_RANKS)?;
+        self.ranks.iter().try_for_each(|of| rank(of.rank))
     }
 }
 

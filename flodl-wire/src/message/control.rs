@@ -1,7 +1,8 @@
 //! What the coordinator says to relays and ranks.
 
 use super::join::{Admit, RunConfig};
-use super::record::Reason;
+use super::record::{EpochMetrics, Reason};
+use super::report::Evaluation;
 use crate::{Epoch, Incarnation, Range, Rank, Round, SessionId, Version, WindowId};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -56,7 +57,8 @@ pub enum Control {
         /// Why.
         why: Reason,
     },
-    /// To one rank: evaluate the replica on the test split and answer with `EvalResult`.
+    /// To one rank between two rounds: evaluate the consensus on the test split before anything else, and answer with
+    /// `EvalResult`.
     ExecuteEval {
         /// Names this evaluation; echoed in the result.
         schedule: u64,
@@ -86,6 +88,25 @@ pub enum Control {
     ControllerLost,
     /// From a relay to its ranks: the controller is there again.
     ControllerBack,
+    /// To one rank between two rounds: save what of the consensus only a rank has, before anything else, and answer with
+    /// `CheckpointResult`.
+    ExecuteCheckpoint {
+        /// Names this order; echoed in the result.
+        schedule: u64,
+        /// The consensus in force.
+        version: Version,
+    },
+    /// To all: an epoch is over, and how it went.
+    EpochAggregated(Box<EpochMetrics>),
+    /// To all: what an evaluation found.
+    EvalBroadcast {
+        /// Of which consensus.
+        version: Version,
+        /// Where.
+        rank: Rank,
+        /// What.
+        evaluation: Evaluation,
+    },
 }
 
 /// One rank's part of a window.

@@ -35,6 +35,35 @@ pub struct Ready {
     /// How long a step took when the model warmed up, with a core to itself; absent where that was not measured. A first
     /// idea of how fast ranks are to each other, and no more.
     pub step: Option<Duration>,
+    /// The figures of the user's own that it reports with each window, at most `limits::SCALARS`. Ranks of a run declare
+    /// the same.
+    pub scalars: Vec<ScalarSpec>,
+    /// Whether its program has something to save with a checkpoint that is not in the set.
+    pub saves: bool,
+}
+
+/// A figure of the user's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalarSpec {
+    /// Its name, unique among a rank's; at most `limits::SCALAR_NAME` bytes.
+    pub name: String,
+    /// How the values of windows and ranks are put together.
+    pub reduction: Reduction,
+}
+
+/// How values of many windows and ranks become one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reduction {
+    /// Their mean, weighted by the samples behind them.
+    Mean,
+    /// Their sum.
+    Sum,
+    /// The smallest.
+    Min,
+    /// The largest.
+    Max,
+    /// The one that was reported last.
+    Last,
 }
 
 /// Elements of each typed section of the flattened model.

@@ -101,6 +101,8 @@ pub enum Node {
     Rank(RankWindow),
     /// The run, one round.
     Root(RootRound),
+    /// The run, one epoch.
+    Epoch(Box<EpochMetrics>),
 }
 
 /// One rank's window.
@@ -152,6 +154,86 @@ pub struct RootRound {
     /// Per rank: relative distance of its replica from the average.
     #[serde(deserialize_with = "float::pairs_or_nan")]
     pub divergence: Vec<(Rank, f64)>,
+}
+
+/// An epoch that is over. Absent is not zero.
+///
+/// Losses are weighted by the samples behind them, waits are the longest of any rank.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochMetrics {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The consensus at its end; `None` where nothing was ever committed.
+    pub version: Option<Version>,
+    /// From its first window's orders to its end.
+    pub wall: Duration,
+    /// Rounds that made a new version in it.
+    pub rounds: u64,
+    /// Batches trained.
+    pub batches: u64,
+    /// Samples committed, each position once.
+    pub committed: u64,
+    /// Samples that are trained again because part of them had been folded.
+    pub repeats: u64,
+    /// Samples set aside for good.
+    pub quarantined: u64,
+    /// Mean training loss per sample.
+    pub loss: Option<f64>,
+    /// The users' own figures, each by its declared reduction.
+    #[serde(deserialize_with = "float::pairs_or_nan")]
+    pub scalars: Vec<(String, f64)>,
+    /// The longest time that a rank was between windows, over the epoch.
+    pub wait: Duration,
+    /// From requests to commits, over the epoch.
+    pub reduce: Duration,
+    /// How far replicas were from the averages.
+    pub divergence: Option<Divergence>,
+    /// Each rank that trained in it, in rank order. Left out of the broadcast to ranks where there are more than
+    /// `limits::EPOCH_RANKS`.
+    pub ranks: Vec<RankEpoch>,
+}
+
+/// How far replicas were from the averages in an epoch's rounds, relative to the averages' norms.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// Mean over ranks and rounds.
+    #[serde(deserialize_with = "float::or_nan")]
+    pub mean: f64,
+    /// The largest of any rank in any round.
+    #[serde(deserialize_with = "float::or_nan")]
+    pub max: f64,
+    /// The largest of the last round.
+    #[serde(deserialize_with = "float::or_nan")]
+    pub last: f64,
+}
+
+/// One rank's part of an epoch.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankEpoch {
+    /// Who.
+    pub rank: Rank,
+    /// Batches trained.
+    pub batches: u64,
+    /// Samples of its own that are committed.
+    pub committed: u64,
+    /// Their part of all that are, 0..=1.
+    #[serde(deserialize_with = "float::or_nan")]
+    pub share: f64,
+    /// Mean training loss per sample.
+    pub loss: Option<f64>,
+    /// Between windows.
+    pub wait: Duration,
+    /// Waiting for data.
+    pub data_wait: Duration,
+}
+
+/// What one rank does for all.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// Evaluates the consensus.
+    Evaluation,
+    /// Saves what of a checkpoint only a rank has.
+    Checkpoint,
 }
 
 /// Something that happened or was decided, with its reason.
@@ -262,6 +344,9 @@ pub enum EventKind {
         rank: Rank,
         /// What it found.
         result: Option<Evaluation>,
+        /// Of which consensus.
+        #[serde(default)]
+        version: Option<Version>,
     },
     /// A checkpoint set was written (or not, for the reason given).
     Checkpoint {
@@ -303,5 +388,36 @@ pub enum EventKind {
     HostBack {
         /// The host.
         host: HostId,
+    },
+    /// A rank has a role from now on, for the reason given.
+    Elected {
+        /// Which.
+        role: Role,
+        /// Who.
+        rank: Rank,
+    },
+    /// A role's rank is to do its part before its next window, for the reason given: what triggered it.
+    RoleOrdered {
+        /// Which role.
+        role: Role,
+        /// The order's number.
+        schedule: u64,
+        /// Who.
+        rank: Rank,
+        /// The consensus in force.
+        version: Version,
+    },
+    /// That order has taken effect, or has not, for the reason given.
+    RoleDone {
+        /// Which role.
+        role: Role,
+        /// The order's number.
+        schedule: u64,
+        /// Who.
+        rank: Rank,
+        /// Whether it was done.
+        done: bool,
+        /// From the order to the answer.
+        took: Duration,
     },
 }

@@ -44,7 +44,7 @@ pub enum Report {
     SyncAck(SyncAck),
     /// Alive.
     Heartbeat {
-        /// Optimizer steps done in this life.
+        /// Steps done in this life: optimizer steps, and batches evaluated. A change is movement.
         step: u64,
     },
     /// The answer to `ExecuteEval`.
@@ -66,6 +66,24 @@ pub enum Report {
         /// A sentence that says what to do.
         error: String,
     },
+    /// The rank's program asks for something that one rank does for all, at the next round's end.
+    Intent(Intent),
+    /// The answer to `ExecuteCheckpoint`.
+    CheckpointResult {
+        /// Which order.
+        schedule: u64,
+        /// Whether it is saved; an error is a sentence.
+        outcome: Result<(), String>,
+    },
+}
+
+/// What a rank's program may ask for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Intent {
+    /// An evaluation.
+    EvalNow,
+    /// A checkpoint.
+    CheckpointNow,
 }
 
 /// What a rank did in a window.
@@ -97,7 +115,7 @@ pub struct WindowReport {
     pub used: Vec<Range>,
     /// Digest of the live tensors right after the last committed result was applied, and that result's version.
     pub replica_digest: Option<(Version, u64)>,
-    /// User scalars of the window, mean over its batches.
+    /// The user's own figures over the window, of those declared in `Ready`: what is not there was not measured.
     pub scalars: Vec<(String, f64)>,
 }
 

@@ -4,10 +4,13 @@ use core::time::Duration;
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{
-    Admit, DatasetInfo, Dtype, Emulation, LayoutSizes, Ready, RunConfig, Section, TensorSpec, TrainerSettings,
+    Admit, DatasetInfo, Dtype, Emulation, LayoutSizes, Ready, Reduction, RunConfig, ScalarSpec, Section, TensorSpec,
+    TrainerSettings,
 };
-use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{Evaluation, ExitStatus, RankState, Received, SyncAck, SyncOutcome, WindowReport};
+use flodl_wire::message::record::{Divergence, EpochMetrics, RankEpoch, Reason};
+use flodl_wire::message::report::{
+    Evaluation, ExitStatus, Intent, RankState, Received, SyncAck, SyncOutcome, WindowReport,
+};
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
 
@@ -24,9 +27,10 @@ macro_rules! variants {
 }
 
 variants!(control_name, CONTROL_NAMES, Control: Admit Admitted Refused SendManifest Window ExtendPartition RequestParams
-    RoundDone DeclareDead ExecuteEval Heartbeat Fenced Shutdown ShutdownWithSave Restart ControllerLost ControllerBack);
+    RoundDone DeclareDead ExecuteEval Heartbeat Fenced Shutdown ShutdownWithSave Restart ControllerLost ControllerBack
+    ExecuteCheckpoint EpochAggregated EvalBroadcast);
 variants!(report_name, REPORT_NAMES, Report: Ready Manifest WindowReport Progress SnapshotReady SyncAck Heartbeat EvalResult
-    Finished Failed);
+    Finished Failed Intent CheckpointResult);
 variants!(host_report_name, HOST_REPORT_NAMES, HostReport: RankUp RankExited RankNotStarted RankLost Waiting Heartbeat
     WillRestart Leaving RankState);
 variants!(data_name, DATA_NAMES, Data: Contribution Absent Dropped Consensus);
@@ -105,7 +109,44 @@ pub fn controls() -> Vec<Control> {
         Control::Restart { rank: Rank(3), incarnation: Incarnation(2) },
         Control::ControllerLost,
         Control::ControllerBack,
+        Control::ExecuteCheckpoint { schedule: 3, version: Version(5) },
+        Control::EpochAggregated(Box::new(epoch())),
+        Control::EpochAggregated(Box::default()),
+        Control::EvalBroadcast { version: Version(5), rank: Rank(1), evaluation: evaluation() },
     ]
+}
+
+fn evaluation() -> Evaluation {
+    Evaluation { loss: 0.25, accuracy: Some(0.9375), samples: 2000 }
+}
+
+fn epoch() -> EpochMetrics {
+    let ms = Duration::from_millis;
+    let rank = RankEpoch {
+        rank: Rank(1),
+        batches: 100,
+        committed: 6400,
+        share: 0.8,
+        loss: Some(0.5),
+        wait: ms(70),
+        data_wait: ms(3),
+    };
+    EpochMetrics {
+        epoch: Epoch(2),
+        version: Some(Version(5)),
+        wall: ms(2500),
+        rounds: 4,
+        batches: 125,
+        committed: 8000,
+        repeats: 64,
+        quarantined: 1,
+        loss: Some(0.25),
+        scalars: vec![("accuracy".to_owned(), 0.75)],
+        wait: ms(70),
+        reduce: ms(40),
+        divergence: Some(Divergence { mean: 0.125, max: 0.5, last: 0.25 }),
+        ranks: vec![rank],
+    }
 }
 
 pub fn tensors() -> Vec<TensorSpec> {
@@ -153,6 +194,10 @@ fn ready() -> Ready {
         memory: Some(8 << 30),
         libraries: "flodl 0.1.0".to_owned(),
         step: Some(Duration::from_micros(18_500)),
+        scalars: [Reduction::Mean, Reduction::Sum, Reduction::Min, Reduction::Max, Reduction::Last]
+            .map(|reduction| ScalarSpec { name: format!("{reduction:?}"), reduction })
+            .to_vec(),
+        saves: true,
     }
 }
 
@@ -166,7 +211,6 @@ fn received() -> Received {
 }
 
 pub fn reports() -> Vec<Report> {
-    let evaluation = Evaluation { loss: 0.25, accuracy: Some(0.9375), samples: 2000 };
     vec![
         Report::Ready(Box::new(ready())),
         Report::Manifest { part: 0, parts: 1, tensors: tensors() },
@@ -177,11 +221,15 @@ pub fn reports() -> Vec<Report> {
         sync_ack(SyncOutcome::Whole(received())),
         sync_ack(SyncOutcome::Incomplete { from_chunk: 3 }),
         Report::Heartbeat { step: 123_456 },
-        Report::EvalResult { schedule: 1, outcome: Ok(evaluation) },
+        Report::EvalResult { schedule: 1, outcome: Ok(evaluation()) },
         Report::EvalResult { schedule: 2, outcome: Err("the test split is empty".to_owned()) },
         Report::Finished { version: Some(Version(9)), replica_digest: 0x99 },
         Report::Finished { version: None, replica_digest: 0 },
         Report::Failed { error: "loss is not finite: lower the learning rate".to_owned() },
+        Report::Intent(Intent::EvalNow),
+        Report::Intent(Intent::CheckpointNow),
+        Report::CheckpointResult { schedule: 3, outcome: Ok(()) },
+        Report::CheckpointResult { schedule: 4, outcome: Err("the disk is full".to_owned()) },
     ]
 }
 

@@ -1,9 +1,9 @@
 //! A trainee that fails on purpose, so that a run's answers to failures can be seen and tested.
 
-use flodl_worker::TensorSpec;
 use flodl_worker::trainee::{
-    EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorWriter, Trainee,
+    Asks, EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorWriter, Trainee,
 };
+use flodl_worker::{ScalarSpec, TensorSpec};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -97,6 +97,18 @@ impl<T: Trainee> Trainee for Faulty<T> {
 
     fn take_loss(&mut self) -> Result<StepOutcome, Fault> {
         self.inner.take_loss()
+    }
+
+    fn scalars(&self) -> Vec<ScalarSpec> {
+        self.inner.scalars()
+    }
+
+    fn take_scalars(&mut self) -> Result<Vec<Option<f64>>, Fault> {
+        self.inner.take_scalars()
+    }
+
+    fn asks(&mut self) -> Asks {
+        self.inner.asks()
     }
 
     fn evaluate(&mut self, batch: &T::Batch) -> Result<EvalOutcome, Fault> {

@@ -4,7 +4,7 @@ use flodl_worker::loader::idx::ImageBatch;
 use flodl_worker::trainee::{
     EvalOutcome, Fault, LrPosition, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
 };
-use flodl_worker::{Dtype, Section, TensorSpec};
+use flodl_worker::{Dtype, Reduction, ScalarSpec, Section, TensorSpec};
 
 pub(crate) const CLASSES: usize = 10;
 const MOMENTUM: f32 = 0.9;
@@ -15,12 +15,14 @@ pub(crate) struct Softmax {
     velocity: Vec<f32>,
     inputs: usize,
     bias_name: String,
+    /// Of the batches since the last report: samples classified rightly before their step, and all.
+    right: (u64, u64),
 }
 
 impl Softmax {
     pub(crate) fn new(inputs: usize, bias_name: String) -> Softmax {
         let len = (inputs + 1) * CLASSES;
-        Softmax { theta: vec![0.0; len], velocity: vec![0.0; len], inputs, bias_name }
+        Softmax { theta: vec![0.0; len], velocity: vec![0.0; len], inputs, bias_name, right: (0, 0) }
     }
 
     /// Class probabilities of one image, and its loss.
@@ -59,6 +61,8 @@ impl Trainee for Softmax {
         let mut loss_sum = 0.0;
         for (pixels, &label) in batch.pixels.chunks_exact(self.inputs).zip(&batch.labels) {
             let (mut error, loss) = self.forward(pixels, label);
+            self.right.0 += u64::from(is_right(&error, label));
+            self.right.1 += 1;
             error[usize::from(label)] -= 1.0;
             loss_sum += loss;
             for (&x, g) in pixels.iter().chain([&1.0]).zip(&mut gradient).filter(|&(&x, _)| x != 0.0) {
@@ -75,12 +79,21 @@ impl Trainee for Softmax {
         Ok(StepOutcome { loss_sum, samples: batch.labels.len() as u64 })
     }
 
+    fn scalars(&self) -> Vec<ScalarSpec> {
+        vec![ScalarSpec { name: "accuracy".to_owned(), reduction: Reduction::Mean }]
+    }
+
+    fn take_scalars(&mut self) -> Result<Vec<Option<f64>>, Fault> {
+        let (right, all) = std::mem::take(&mut self.right);
+        Ok(vec![(all > 0).then(|| right as f64 / all as f64)])
+    }
+
     fn evaluate(&mut self, batch: &ImageBatch) -> Result<EvalOutcome, Fault> {
         let (mut loss_sum, mut correct) = (0.0, 0);
         for (pixels, &label) in batch.pixels.chunks_exact(self.inputs).zip(&batch.labels) {
             let (p, loss) = self.forward(pixels, label);
             loss_sum += loss;
-            correct += u64::from(p.iter().all(|&other| other <= p[usize::from(label)]));
+            correct += u64::from(is_right(&p, label));
         }
         Ok(EvalOutcome { loss_sum, correct: Some(correct), samples: batch.labels.len() as u64 })
     }
@@ -103,6 +116,11 @@ impl Trainee for Softmax {
         self.velocity.fill(0.0);
         Ok(())
     }
+}
+
+/// Whether no class is more probable than the right one.
+fn is_right(p: &[f32; CLASSES], label: u8) -> bool {
+    p.iter().all(|&other| other <= p[usize::from(label)])
 }
 
 /// Falls in a straight line to a tenth. Averaging acts like a smaller step, so the start is above one rank's best.

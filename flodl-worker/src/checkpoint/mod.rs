@@ -29,6 +29,7 @@
 //! ```
 
 mod manifest;
+mod prune;
 mod read;
 mod safetensors;
 mod state;
@@ -38,6 +39,7 @@ mod tests;
 mod write;
 
 pub use manifest::{FileEntry, Manifest};
+pub use prune::{PruneError, prune, prune_on};
 pub use read::{Flaw, Found, ReadError, read_latest, verify};
 pub use safetensors::{Tensor, TensorError, tensors_of};
 pub use state::{EpochCoverage, SCHEMA, State};

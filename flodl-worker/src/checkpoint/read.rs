@@ -149,7 +149,7 @@ pub fn read_latest(dir: &Path) -> Result<Found, ReadError> {
 }
 
 /// The version that a set's directory is named after.
-fn version_of(path: &Path) -> Option<u64> {
+pub(super) fn version_of(path: &Path) -> Option<u64> {
     let digits = path.file_name()?.to_str()?.strip_prefix('v')?;
     let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
     if plain { digits.parse().ok() } else { None }

@@ -42,6 +42,12 @@ pub trait Storage {
     /// The system's.
     fn symlink(&mut self, target: &Path, link: &Path) -> Result<()>;
 
+    /// The names in a directory, in any order.
+    ///
+    /// # Errors
+    /// The system's.
+    fn names(&mut self, dir: &Path) -> Result<Vec<String>>;
+
     /// Removes a file, a link or a whole directory. That it is not there is no error.
     ///
     /// # Errors
@@ -77,6 +83,13 @@ impl Storage for Disk {
 
     fn symlink(&mut self, target: &Path, link: &Path) -> Result<()> {
         std::os::unix::fs::symlink(target, link)
+    }
+
+    fn names(&mut self, dir: &Path) -> Result<Vec<String>> {
+        // A name that is no text is none of ours.
+        fs::read_dir(dir)?
+            .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
+            .collect()
     }
 
     fn remove(&mut self, path: &Path) -> Result<()> {

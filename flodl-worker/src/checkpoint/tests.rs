@@ -258,10 +258,40 @@ impl Storage for Crashing {
         Disk.symlink(target, link)
     }
 
+    fn names(&mut self, dir: &Path) -> Result<Vec<String>> {
+        Disk.names(dir)
+    }
+
     fn remove(&mut self, path: &Path) -> Result<()> {
         self.step()?;
         Disk.remove(path)
     }
+}
+
+#[test]
+fn the_newest_sets_are_kept_and_nothing_else_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    for version in [2, 9, 10, 11] {
+        save(dir.path(), version, &mut Disk).unwrap();
+    }
+    std::fs::write(dir.path().join("notes"), "mine").unwrap();
+    std::fs::create_dir(dir.path().join("v1-mine")).unwrap();
+    let versions = || {
+        let mut names = Disk.names(dir.path()).unwrap();
+        names.sort_unstable();
+        names
+    };
+    let keep = |sets| core::num::NonZeroU32::new(sets).unwrap();
+    prune(dir.path(), keep(5)).unwrap();
+    assert_eq!(versions(), ["latest", "notes", "v1-mine", "v10", "v11", "v2", "v9"]);
+    // The oldest goes first, and where it stays all do.
+    let error = prune_on(dir.path(), keep(2), &mut Crashing::new(0, Crash::Fails(ErrorKind::Other))).unwrap_err();
+    assert!(error.to_string().contains("v2 failed"), "{error}");
+    assert_eq!(versions().len(), 7);
+    prune(dir.path(), keep(2)).unwrap();
+    assert_eq!(versions(), ["latest", "notes", "v1-mine", "v10", "v11"]);
+    assert_eq!(read_latest(dir.path()).unwrap().state.version, 11);
+    assert!(prune(&dir.path().join("nowhere"), keep(1)).is_err());
 }
 
 /// A power cut after the first set of a run took the whole folder of the sets: its name was never on the disk.

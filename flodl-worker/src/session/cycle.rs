@@ -120,6 +120,7 @@ impl Session {
             return Err(Violation::VersionOrder { got, held });
         }
         self.newest.last |= next == Next::Final;
+        self.asked.clear();
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Receiving(open, _) | State::Acked(open) if open.round == round => self.settle(&open, outcome),
             other @ (State::Idle | State::Window(_)) if self.newest.round.is_none_or(|newest| newest == round) => {

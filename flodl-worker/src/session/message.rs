@@ -4,9 +4,10 @@ use super::error::{Failure, Lost};
 use crate::trainee::StepOutcome;
 use core::time::Duration;
 use flodl_wire::message::data::AbsentWhy;
-use flodl_wire::message::report::Evaluation;
+use flodl_wire::message::record::EpochMetrics;
+use flodl_wire::message::report::{Evaluation, Intent};
 use flodl_wire::message::{Control, Report};
-use flodl_wire::{Epoch, Range, Round, Version, WindowId};
+use flodl_wire::{Epoch, Range, Rank, Round, Version, WindowId};
 
 /// What a session is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +53,15 @@ pub enum Input {
         /// What came of it; an error is a sentence.
         outcome: Result<Evaluation, String>,
     },
+    /// [`Output::Save`] is done.
+    Saved {
+        /// Which order.
+        schedule: u64,
+        /// Whether it is saved; an error is a sentence.
+        outcome: Result<(), String>,
+    },
+    /// This rank's program asks for something that one rank does for all. At any time.
+    Asked(Intent),
     /// [`Output::Digest`] is done.
     Digested {
         /// xxh3 of the live tensors.
@@ -98,8 +108,19 @@ pub struct ResultWhole {
     pub post_norm: f64,
 }
 
-/// What a session wants. Orders (everything but `Report`, `Forget` and `End`) come one at a time: the next one only after
-/// the answer to the last.
+/// What an evaluation found, wherever it was made.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Of which consensus.
+    pub version: Version,
+    /// On which rank.
+    pub rank: Rank,
+    /// What.
+    pub evaluation: Evaluation,
+}
+
+/// What a session wants. Orders (those that say what answers them) come one at a time: the next one only after the answer
+/// to the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// Send this on the control connection.
@@ -137,6 +158,17 @@ pub enum Output {
         /// Which evaluation.
         schedule: u64,
     },
+    /// Save what of the replica no checkpoint set has; answer [`Input::Saved`].
+    Save {
+        /// Which order.
+        schedule: u64,
+        /// The consensus that the replica holds.
+        version: Version,
+    },
+    /// Tell the program: an epoch is over, and how it went.
+    EpochDone(Box<EpochMetrics>),
+    /// Tell the program: what an evaluation found.
+    Evaluation(Found),
     /// Take the digest of the live tensors; answer [`Input::Digested`].
     Digest,
     /// This rank's life is over. Nothing comes after it.

@@ -26,11 +26,11 @@ mod training;
 mod window;
 
 pub use error::{Failure, Lost, Violation};
-pub use message::{BatchOrder, Contribution, End, Input, Output, ResultWhole, SnapshotTaken, Trained, WarmUp};
+pub use message::{BatchOrder, Contribution, End, Found, Input, Output, ResultWhole, SnapshotTaken, Trained, WarmUp};
 
 use core::time::Duration;
 use flodl_wire::message::join::{Ready, RunConfig, TensorSpec};
-use flodl_wire::message::report::Evaluation;
+use flodl_wire::message::report::{Evaluation, Intent};
 use flodl_wire::message::{Control, Report};
 use flodl_wire::{Incarnation, Rank, Round, Time, Version, WindowId, limits};
 use round::{Ledger, OpenRound};
@@ -72,8 +72,8 @@ enum State {
     Acked(OpenRound),
     /// Busy: the result is being applied.
     Applying(Version),
-    /// Busy: an evaluation is out.
-    Evaluating,
+    /// Busy: something is being done for all.
+    OnDuty(Duty),
     /// Busy: the last digest is out.
     Ending(Box<End>),
     Ended,
@@ -81,8 +81,8 @@ enum State {
 
 impl State {
     fn busy(&self) -> bool {
-        use State::{Applying, Contributing, Ending, Evaluating, Snapshotting, Training};
-        matches!(self, Training(..) | Snapshotting(_) | Contributing(_) | Applying(_) | Evaluating | Ending(_))
+        use State::{Applying, Contributing, Ending, OnDuty, Snapshotting, Training};
+        matches!(self, Training(..) | Snapshotting(_) | Contributing(_) | Applying(_) | OnDuty(_) | Ending(_))
     }
 
     /// For people: "this rank ...".
@@ -94,7 +94,8 @@ impl State {
             State::Snapshotting(_) | State::Contributing(_) => "was contributing to a round",
             State::Receiving(..) => "was receiving a round's result",
             State::Acked(_) | State::Applying(_) => "waited for a round's end",
-            State::Evaluating => "was evaluating",
+            State::OnDuty(Duty::Evaluate { .. }) => "was evaluating",
+            State::OnDuty(Duty::Save { .. }) => "was saving",
             State::Ending(_) | State::Ended => "was ending",
         }
     }
@@ -109,6 +110,13 @@ impl State {
             _ => None,
         }
     }
+}
+
+/// What one rank does for all, between two rounds: the replica is the consensus then.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Duty {
+    Evaluate { schedule: u64 },
+    Save { schedule: u64, version: Version },
 }
 
 /// What waits for the answer to an order.
@@ -149,7 +157,9 @@ pub struct Session {
     newest: Newest,
     marks: Marks,
     waiting: VecDeque<Waiting>,
-    evaluations: VecDeque<u64>,
+    duties: VecDeque<Duty>,
+    /// What this rank's program has asked for since the last round's end.
+    asked: Vec<Intent>,
     /// The learning rate of its next window grows from nothing.
     warm_up: bool,
     outputs: VecDeque<Output>,
@@ -170,7 +180,8 @@ impl Session {
             newest: Newest::default(),
             marks: Marks { heard: now, last_batch_end: now, window_end: now },
             waiting: VecDeque::new(),
-            evaluations: VecDeque::new(),
+            duties: VecDeque::new(),
+            asked: Vec::new(),
             warm_up: false,
             outputs: VecDeque::from([ready]),
         }
@@ -247,6 +258,8 @@ impl Session {
             Input::ResultWhole(result) => self.result_whole(result),
             Input::Applied { digest } => self.applied(digest),
             Input::Evaluated { schedule, outcome } => self.evaluated(schedule, outcome),
+            Input::Saved { schedule, outcome } => self.saved(schedule, outcome),
+            Input::Asked(intent) => self.ask(intent),
             Input::Digested { digest } => self.digested(digest),
             Input::Failed(failure) => return Err(failure),
         }
@@ -261,9 +274,16 @@ impl Session {
         Ok(())
     }
 
-    /// While no order is out: obeys what waits, then gives the next order there is.
+    /// While no order is out: does its duties between two rounds, obeys what waits, then gives the next order there is.
     fn go_on(&mut self, now: Time) -> Result<(), Failure> {
         while !self.state.busy() && !self.ended() {
+            // A window may wait already, and after its first batch the replica is not the consensus any more.
+            if matches!(self.state, State::Idle)
+                && let Some(duty) = self.duties.pop_front()
+            {
+                self.begin(duty);
+                continue;
+            }
             match self.waiting.pop_front() {
                 Some(Waiting::Control(message)) => self.obey(message, now)?,
                 Some(Waiting::Lost(lost)) => return Err(lost.into()),
@@ -283,13 +303,6 @@ impl Session {
                     self.state = State::Training(window, order);
                 }
                 None => self.close_window(*window, now),
-            },
-            State::Idle => match self.evaluations.pop_front() {
-                Some(schedule) => {
-                    self.outputs.push_back(Output::Evaluate { schedule });
-                    self.state = State::Evaluating;
-                }
-                None => return false,
             },
             other => {
                 self.state = other;
@@ -321,12 +334,15 @@ impl Session {
                     return Err(Failure::Fenced { incarnation });
                 }
             }
-            Control::ExecuteEval { schedule } => {
-                self.admitted_run("ExecuteEval")?;
-                if self.evaluations.len() >= BACKLOG_MAX {
-                    return Err(Violation::TooMany { limit: BACKLOG_MAX }.into());
-                }
-                self.evaluations.push_back(schedule);
+            Control::ExecuteEval { schedule } => self.take_on("ExecuteEval", Duty::Evaluate { schedule })?,
+            Control::ExecuteCheckpoint { schedule, version } => {
+                self.take_on("ExecuteCheckpoint", Duty::Save { schedule, version })?;
+            }
+            // Who waits to be let in hears of the run it is not in.
+            Control::EpochAggregated(_) | Control::EvalBroadcast { .. } if matches!(self.state, State::Forming) => {}
+            Control::EpochAggregated(metrics) => self.outputs.push_back(Output::EpochDone(metrics)),
+            Control::EvalBroadcast { version, rank, evaluation } => {
+                self.outputs.push_back(Output::Evaluation(Found { version, rank, evaluation }));
             }
             Control::Shutdown => self.end(End::Finished { version: self.ledger.consensus }, now),
             Control::ShutdownWithSave { why } => {
@@ -384,14 +400,52 @@ impl Session {
         }
     }
 
-    // The end.
+    // What one rank does for all.
+
+    fn take_on(&mut self, message: &'static str, duty: Duty) -> Result<(), Violation> {
+        self.admitted_run(message)?;
+        // After a lost link it may be told again.
+        if self.duties.contains(&duty) {
+            return Ok(());
+        }
+        if self.duties.len() >= BACKLOG_MAX {
+            return Err(Violation::TooMany { limit: BACKLOG_MAX });
+        }
+        self.duties.push_back(duty);
+        Ok(())
+    }
+
+    fn begin(&mut self, duty: Duty) {
+        self.outputs.push_back(match duty {
+            Duty::Evaluate { schedule } => Output::Evaluate { schedule },
+            Duty::Save { schedule, version } => Output::Save { schedule, version },
+        });
+        self.state = State::OnDuty(duty);
+    }
 
     fn evaluated(&mut self, schedule: u64, outcome: Result<Evaluation, String>) {
-        if matches!(self.state, State::Evaluating) {
+        if matches!(self.state, State::OnDuty(Duty::Evaluate { .. })) {
             self.state = State::Idle;
             self.report(Report::EvalResult { schedule, outcome });
         }
     }
+
+    fn saved(&mut self, schedule: u64, outcome: Result<(), String>) {
+        if matches!(self.state, State::OnDuty(Duty::Save { .. })) {
+            self.state = State::Idle;
+            self.report(Report::CheckpointResult { schedule, outcome });
+        }
+    }
+
+    /// Once is enough until the next round.
+    fn ask(&mut self, intent: Intent) {
+        if self.run.is_some() && !self.asked.contains(&intent) {
+            self.asked.push(intent);
+            self.report(Report::Intent(intent));
+        }
+    }
+
+    // The end.
 
     fn end(&mut self, end: End, now: Time) {
         match std::mem::replace(&mut self.state, State::Ending(Box::new(end))) {

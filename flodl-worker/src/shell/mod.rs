@@ -101,7 +101,7 @@ fn work<T: Trainee>(worker: &mut Worker<'_, T>, io: &IoThread, clock: &mut RealC
         if let Some(event) = event {
             worker.handle(event, clock.now());
         }
-        io.set_steps(worker.session().steps_ever());
+        io.set_steps(worker.steps());
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Voice {
 pub(super) struct Shared {
     /// When anything last came, in nanoseconds since the origin.
     heard: AtomicU64,
-    /// Optimizer steps done, for the heartbeat.
+    /// Steps done, for the heartbeat.
     steps: AtomicU64,
 }
 

@@ -143,6 +143,42 @@ fn an_evaluation_waits_for_the_window() {
 }
 
 #[test]
+fn duties_come_before_the_window_that_waits_already() {
+    let mut driver = Driver::formed();
+    let save = Control::ExecuteCheckpoint { schedule: 4, version: Version(0) };
+    let next = Control::Window(window(1, &[range(0, 10)]));
+    driver.during_evaluation = vec![save, next];
+    driver.order(Control::ExecuteEval { schedule: 3 });
+    assert_eq!(driver.log[..2], ["evaluate 3", "evaluated 3"]);
+    assert_eq!(driver.log[2..4], ["save version 0 by 4", "CheckpointResult { schedule: 4, outcome: Ok(()) }"]);
+    assert_eq!(driver.log[4..], ["train 10 at 100", "report 1 batches"]);
+}
+
+#[test]
+fn what_its_program_asks_for_is_told_once_a_round() {
+    let mut driver = Driver::formed();
+    for _ in 0..2 {
+        driver.give(Input::Asked(Intent::CheckpointNow));
+        driver.give(Input::Asked(Intent::EvalNow));
+    }
+    assert_eq!(driver.log, ["Intent(CheckpointNow)", "Intent(EvalNow)"]);
+    driver.order(request(1, Part::Contribute));
+    driver.order(committed(1, 1));
+    driver.give(Input::Asked(Intent::EvalNow));
+    assert_eq!(driver.log.last().unwrap(), "Intent(EvalNow)");
+}
+
+#[test]
+fn news_are_passed_on_to_its_program() {
+    let mut driver = Driver::formed();
+    let metrics = EpochMetrics { epoch: Epoch(2), ..EpochMetrics::default() };
+    let evaluation = Evaluation { loss: 1.0, accuracy: None, samples: 1 };
+    driver.order(Control::EpochAggregated(Box::new(metrics)));
+    driver.order(Control::EvalBroadcast { version: Version(7), rank: Rank(3), evaluation });
+    assert_eq!(driver.log, ["told of epoch 2", "told of the evaluation of version 7"]);
+}
+
+#[test]
 fn a_result_that_stays_away_makes_a_joiner() {
     let mut driver = Driver::formed();
     driver.order(Control::Window(window(1, &[range(0, 20)])));

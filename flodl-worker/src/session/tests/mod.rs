@@ -6,8 +6,8 @@ use crate::trainee::StepOutcome;
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::{Admit, DatasetInfo, Dtype, LayoutSizes, Section, TrainerSettings};
-use flodl_wire::message::record::Reason;
-use flodl_wire::message::report::{Received, SyncOutcome, WindowReport};
+use flodl_wire::message::record::{EpochMetrics, Reason};
+use flodl_wire::message::report::{Evaluation, Intent, Received, SyncOutcome, WindowReport};
 use flodl_wire::{Epoch, Range, RunId, SessionId};
 
 mod hostile;
@@ -43,6 +43,8 @@ fn identity() -> Identity {
         memory: None,
         libraries: String::new(),
         step: None,
+        scalars: Vec::new(),
+        saves: false,
     };
     Identity { rank: Rank(2), incarnation: Incarnation(1), ready, manifest: (0..2500).map(spec).collect() }
 }
@@ -103,6 +105,8 @@ struct Driver {
     batch_times: VecDeque<Duration>,
     /// Comes in while the nth batch from now is trained.
     during_batch: Vec<(usize, Control)>,
+    /// Comes in during the next evaluation.
+    during_evaluation: Vec<Control>,
     batches: usize,
     finite: bool,
     /// Results come whole as soon as the contribution is out.
@@ -121,6 +125,7 @@ impl Driver {
             now: Time::ZERO,
             batch_times: VecDeque::new(),
             during_batch: Vec::new(),
+            during_evaluation: Vec::new(),
             batches: 0,
             finite: true,
             results: true,
@@ -185,7 +190,14 @@ impl Driver {
                     if self.results { whole(round) } else { continue }
                 }
                 Output::Apply { .. } => Input::Applied { digest: 77 },
-                Output::Evaluate { schedule } => Input::Evaluated { schedule, outcome: Err("no".to_owned()) },
+                Output::Evaluate { schedule } => {
+                    for message in std::mem::take(&mut self.during_evaluation) {
+                        self.session.handle(Input::Control(message), self.now);
+                    }
+                    Input::Evaluated { schedule, outcome: Err("no".to_owned()) }
+                }
+                Output::Save { schedule, .. } => Input::Saved { schedule, outcome: Ok(()) },
+                Output::EpochDone(_) | Output::Evaluation(_) => continue,
                 Output::Digest => Input::Digested { digest: 78 },
             };
             self.session.handle(answer, self.now);
@@ -252,6 +264,9 @@ fn describe(output: &Output) -> String {
         Output::Apply { reset_optimizer, .. } => format!("apply, reset {reset_optimizer}"),
         Output::Forget { round } => format!("forget {round}"),
         Output::Evaluate { schedule } => format!("evaluate {schedule}"),
+        Output::Save { schedule, version } => format!("save {version} by {schedule}"),
+        Output::EpochDone(metrics) => format!("told of {}", metrics.epoch),
+        Output::Evaluation(found) => format!("told of the evaluation of {}", found.version),
         Output::Digest => "digest".to_owned(),
         Output::End(End::Failed(_)) => "end in failure".to_owned(),
         Output::End(end) => format!("{end:?}"),
