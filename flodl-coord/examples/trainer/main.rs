@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! flodl run -n 3 -- trainer [--samples N] [--epochs N] [--batch-size N] [--child]
-//!                           [--fault exit|error|panic|tensors|dataset|eval|eval-exit [--at-rank RANK] [--after STEPS]]
+//!                           [--fault exit|error|panic|tensors|dataset|eval|eval-exit|save|save-exit
+//!                            [--at-rank RANK] [--after STEPS]]
 //!                           [--ask-eval STEPS] [--ask-checkpoint STEPS] [--save]
 //! ```
 //!
-//! A fault happens on every rank, or at one; before the first step, or after so many; those of an evaluation in each.
-//! `--ask-..` asks for it once after so many steps; `--save` leaves a file `part-v<version>` in the run's directory with
-//! each checkpoint. `--child` starts a process of its own
-//! beside it, which must not outlive the run either.
+//! A fault happens on every rank, or at one; before the first step, or after so many; those of an evaluation and a
+//! checkpoint in each. `--ask-..` asks for it once after so many steps; `--save` leaves a file `part-v<version>` in the
+//! run's directory with each checkpoint. `--child` starts a process of its own beside it, which must not outlive the run
+//! either.
 
 mod model;
 mod points;
@@ -80,6 +81,7 @@ fn train(options: &Options) -> Result<(), TrainFault> {
         Some("dataset") => shift = 1_000_000,
         Some("eval") => evaluates = Evaluates::Never,
         Some("eval-exit") => evaluates = Evaluates::LastOfAll,
+        Some("save" | "save-exit") => {}
         Some(name) => later = Some(Fault { after: options.after.unwrap_or(0), what: name.parse()? }),
     }
     if let Some(fault) = later.filter(|fault| fault.after == 0) {
@@ -92,7 +94,14 @@ fn train(options: &Options) -> Result<(), TrainFault> {
     (model.evaluates, model.wishes) = (evaluates, options.asks);
     let mut trainer = Trainer::new(model, points).eval_set(test).lr(|_| 0.5);
     if options.save {
-        trainer = trainer.on_checkpoint(|model, version| {
+        let (refuses, exits) = (fault == Some("save"), fault == Some("save-exit"));
+        trainer = trainer.on_checkpoint(move |model, version| {
+            if exits {
+                std::process::exit(7);
+            }
+            if refuses {
+                return Err("it keeps nothing".into());
+            }
             let folder = std::env::var("FLODL_RUN_DIR")?;
             std::fs::write(format!("{folder}/part-v{}", version.0), model.steps.to_string()).map_err(Into::into)
         });

@@ -124,35 +124,45 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// The newest set of `dir` whose hashes hold, and why newer ones were passed over.
+/// The newest set of `dir` whose hashes hold, and why newer ones were passed over. Sets may come and go meanwhile.
 ///
 /// # Errors
 /// No such directory, or no whole set in it.
 pub fn read_latest(dir: &Path) -> Result<Found, ReadError> {
+    let mut versions = versions_in(dir)?;
+    loop {
+        let mut passed_over = Vec::new();
+        for version in versions.iter().rev() {
+            let path = dir.join(format!("v{version}"));
+            match verify(&path) {
+                Ok(state) => return Ok(Found { path, state, passed_over }),
+                Err(flaw) => passed_over.push((path, flaw)),
+            }
+        }
+        // An older set may have gone while it was looked at, because a newer one had come.
+        let now = versions_in(dir)?;
+        if now.last() <= versions.last() {
+            return Err(ReadError::None { dir: dir.to_owned(), passed_over });
+        }
+        versions = now;
+    }
+}
+
+/// The versions of the sets in `dir`, the oldest first.
+fn versions_in(dir: &Path) -> Result<Vec<u64>, ReadError> {
     let unreadable = |error: std::io::Error| ReadError::Unreadable { dir: dir.to_owned(), kind: error.kind() };
     let mut versions = Vec::new();
     for entry in fs::read_dir(dir).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        if let Some(version) = version_of(&entry.path()) {
-            versions.push((version, entry.path()));
-        }
+        versions.extend(version_of(&entry.map_err(unreadable)?.path()));
     }
     versions.sort_unstable();
-    let mut passed_over = Vec::new();
-    for (_, path) in versions.into_iter().rev() {
-        match verify(&path) {
-            Ok(state) => return Ok(Found { path, state, passed_over }),
-            Err(flaw) => passed_over.push((path, flaw)),
-        }
-    }
-    Err(ReadError::None { dir: dir.to_owned(), passed_over })
+    Ok(versions)
 }
 
 /// The version that a set's directory is named after.
 pub(super) fn version_of(path: &Path) -> Option<u64> {
     let digits = path.file_name()?.to_str()?.strip_prefix('v')?;
-    let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
-    if plain { digits.parse().ok() } else { None }
+    digits.parse().ok().filter(|version: &u64| version.to_string() == digits)
 }
 
 /// Whether the set in `path` is whole: every file has the length and the hash that its manifest says.

@@ -294,6 +294,52 @@ fn the_newest_sets_are_kept_and_nothing_else_is_touched() {
     assert!(prune(&dir.path().join("nowhere"), keep(1)).is_err());
 }
 
+#[test]
+fn pruning_that_is_interrupted_leaves_no_set_in_part() {
+    let keep = core::num::NonZeroU32::MIN;
+    let mut steps = 0;
+    loop {
+        let dir = tempfile::tempdir().unwrap();
+        for version in 1..=3 {
+            save(dir.path(), version, &mut Disk).unwrap();
+        }
+        let pruned = prune_on(dir.path(), keep, &mut Crashing::new(steps, Crash::Before));
+        for name in Disk.names(dir.path()).unwrap().iter().filter(|name| name.starts_with('v')) {
+            assert_eq!(verify(&dir.path().join(name)).map(drop), Ok(()), "{name} at step {steps}");
+        }
+        prune(dir.path(), keep).unwrap();
+        let mut names = Disk.names(dir.path()).unwrap();
+        names.sort_unstable();
+        assert_eq!(names, ["latest", "v3"], "after step {steps}");
+        if pruned.is_ok() {
+            assert_eq!(steps, 5, "two names, their folder, two sets");
+            break;
+        }
+        steps += 1;
+    }
+}
+
+#[test]
+fn a_reader_finds_a_set_while_others_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    save(dir.path(), 1, &mut Disk).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for version in 2..200 {
+                save(dir.path(), version, &mut Disk).unwrap();
+                prune(dir.path(), core::num::NonZeroU32::MIN).unwrap();
+            }
+        });
+        let mut newest = 0;
+        while !writer.is_finished() {
+            let found = read_latest(dir.path()).unwrap();
+            assert!(newest <= found.state.version);
+            newest = found.state.version;
+        }
+    });
+    assert_eq!(read_latest(dir.path()).unwrap().state.version, 199);
+}
+
 /// A power cut after the first set of a run took the whole folder of the sets: its name was never on the disk.
 #[test]
 fn the_folder_of_the_sets_is_on_the_disk_before_a_set_is_in_it() {
