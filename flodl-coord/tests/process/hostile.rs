@@ -150,13 +150,9 @@ impl Siege {
             m1[..8].copy_from_slice(b"flodl-m1");
             stream.write_all(&m1).is_ok()
         };
-        let short = Duration::from_millis(20);
-        let crowds = vec![
-            crowd(600, silent, Duration::from_millis(100)),
-            crowd(200, drips, Duration::from_millis(200)),
-            crowd(4, noise, short),
-            crowd(4, greets, short),
-        ];
+        let rest = Duration::from_millis(100);
+        let crowds =
+            vec![crowd(300, silent, rest), crowd(100, drips, rest * 2), crowd(2, noise, rest), crowd(2, greets, rest)];
         Siege { over, crowds }
     }
 
