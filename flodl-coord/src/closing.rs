@@ -7,6 +7,7 @@
 //! not name; nothing is committed unless the round makes a new version; who trained something that is not in the
 //! consensus takes a result over it before it trains again.
 
+use crate::chronicle::remember;
 use crate::context::Context;
 use crate::id;
 use crate::ledger::{Settlement, Verdict};
@@ -16,10 +17,11 @@ use crate::round::{OpenRound, Out, RoundPart};
 use crate::running::{Cycle, Held, Running, Step};
 use flodl_elche::{Norms, RoundFeedback};
 use flodl_wire::message::Control;
+use flodl_wire::message::commit::{CommitHead, Moment};
 use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::{Body, EventKind, Node, Reason, RootRound};
 use flodl_wire::message::report::{Folded, FoldedPart};
-use flodl_wire::{Rank, Version, WindowId};
+use flodl_wire::{Rank, Round, Version, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a round's end found out.
@@ -56,11 +58,12 @@ impl Running {
         if took < ctx.deadlines.round_ceiling(self.longest_round) {
             self.longest_round = self.longest_round.max(took);
         }
-        ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
         if folded.any_mass {
             self.feed_scheduler(ctx, &open);
             self.roles.committed(self.consensus.map_or(Version(0), |held| held.version));
         }
+        self.write_down(ctx, open.id, &closing);
+        ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
         if closing.next == Next::Final {
             return Step::Final;
         }
@@ -73,6 +76,27 @@ impl Running {
             self.open_next_epoch(ctx);
         }
         self.plan_window(ctx)
+    }
+
+    /// Tells those who keep it what is true now, ahead of everybody who acts on it.
+    fn write_down(&mut self, ctx: &mut Context<'_>, round: Round, closing: &Closing) {
+        let (RoundOutcome::Committed { version }, Some(held)) = (closing.outcome, self.consensus) else { return };
+        let Some(chronicle) = &mut self.chronicle else { return };
+        let (epoch, epochs) = self.ledger.recorded();
+        let settled = || closing.settled.values();
+        let head = CommitHead {
+            moment: Moment { round, ..Moment::default() },
+            version,
+            digest: held.digest,
+            is_final: closing.next == Next::Final,
+            window: self.window,
+            epoch,
+            global_step: self.ledger.global_step,
+            committed: settled().map(|settlement| settlement.committed).sum(),
+            repeats: settled().map(|settlement| settlement.repeats).sum(),
+            scheduler: remember(self.scheduler.state()),
+        };
+        chronicle.commit(ctx, head, epochs);
     }
 
     /// Commits or gives back what each rank trained for this round. Without mass there is no new version to commit into.
@@ -109,7 +133,9 @@ impl Running {
         };
         let holds = |rank: &Rank, part: &RoundPart| match outcome {
             RoundOutcome::Committed { .. } => part.received().is_some() && !unequal.contains(rank),
-            RoundOutcome::Nothing => part.part == Part::Contribute && given_back(&settled, *rank) == 0,
+            RoundOutcome::Nothing | RoundOutcome::Again => {
+                part.part == Part::Contribute && given_back(&settled, *rank) == 0
+            }
         };
         let holding = open.parts().iter().filter(|(rank, part)| able(rank, part) && holds(rank, part));
         let holders: BTreeSet<Rank> = holding.map(|(&rank, _)| rank).collect();

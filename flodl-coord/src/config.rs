@@ -8,10 +8,11 @@ use flodl_elche::{AnchorSettings, GuardKind, Mode, Settings, SettingsError, Wind
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::message::join::Emulation;
 use flodl_wire::{Rank, RunId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A run's settings as its command line gives them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// The run.
     pub run_id: RunId,
@@ -40,7 +41,7 @@ pub struct Config {
 }
 
 /// What a person may say of how windows are planned; what is unset the policy decides.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scheduling {
     /// What watches the replicas' divergence, where the program brings no guard of its own.
     pub guard: GuardKind,
@@ -57,7 +58,7 @@ pub struct Scheduling {
 }
 
 /// Who may be missing, and how one leaves.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// The losses that end the run.
     pub max_failure: MaxFailure,
@@ -75,7 +76,7 @@ impl Default for Membership {
 const LEAVE_GRACE: Duration = Duration::from_secs(20);
 
 /// Emulated slowness, so that unequal devices can be had on one machine.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slowing {
     /// A step takes at least so long, on every rank.
     pub step_at_least: Option<Duration>,

@@ -1,17 +1,21 @@
 //! The coordinator's state machine: inputs in, outputs out, time as an argument.
 
 use crate::agreement::ManifestPart;
+use crate::chronicle::Chronicle;
 use crate::config::{Config, ConfigError, Deadlines};
 use crate::context::Context;
 use crate::finishing::{Ending, Finishing};
-use crate::formation::{Formed, Forming};
+use crate::formation::{Agreed, Formed, Forming};
 use crate::joining;
+use crate::journal::Entry;
 use crate::members::Members;
 use crate::reattach::Loss;
+use crate::restart::{self, Returning};
 use crate::running::{Folder, Running, Snapshot, Step, Stopping};
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
 use flodl_elche::{Elche, Guard};
+use flodl_wire::limits::MANIFEST_PART;
 use flodl_wire::message::Report;
 use flodl_wire::message::control::Control;
 use flodl_wire::message::record::{EventKind, Reason};
@@ -29,11 +33,14 @@ pub struct Coordinator {
     pub(crate) watch: Watch,
     guard: Option<Box<dyn Guard>>,
     stops: u32,
+    /// What others must know to go on without this coordinator is written down, by the so-manyth one after the first.
+    recording: Option<u64>,
 }
 
 /// Where the run is.
 pub(crate) enum Phase {
     Forming(Forming),
+    Returning(Box<Returning>),
     Running(Box<Running>),
     Finishing(Box<Finishing>),
     Ended,
@@ -65,7 +72,15 @@ impl Coordinator {
             watch: Watch::new(now, deadlines),
             guard: Some(guard),
             stops: 0,
+            recording: None,
         })
+    }
+
+    /// The same, which tells relays and the journal what another coordinator would need to go on when this one dies. It is
+    /// the `generation`th after the run's first.
+    #[must_use]
+    pub fn recording(self, generation: u64) -> Coordinator {
+        Coordinator { recording: Some(generation), ..self }
     }
 
     /// The deadlines that follow from the patience.
@@ -77,7 +92,10 @@ impl Coordinator {
     /// Whether `session` may speak for that life of that rank.
     #[must_use]
     pub fn speaks_for(&self, session: SessionId, rank: Rank, incarnation: Incarnation) -> bool {
-        self.members.speaks_for(session, rank, incarnation)
+        match &self.phase {
+            Phase::Returning(returning) => returning.is_back(session),
+            _ => self.members.speaks_for(session, rank, incarnation),
+        }
     }
 
     /// Whether that life of the rank is over and a later one has begun: what is said in its name is answered with
@@ -94,8 +112,13 @@ impl Coordinator {
 
     /// Takes an input. Once the run has ended, inputs change nothing.
     pub fn handle(&mut self, input: Input, now: Time) {
-        if matches!(self.phase, Phase::Ended) {
-            return;
+        match self.phase {
+            Phase::Ended => return,
+            Phase::Returning(_) => {
+                self.returning(input, now);
+                return self.advance(now);
+            }
+            Phase::Forming(_) | Phase::Running(_) | Phase::Finishing(_) => {}
         }
         match input {
             Input::HostConnected { session, host, rank_count } => self.host_connected(session, host, rank_count, now),
@@ -125,9 +148,10 @@ impl Coordinator {
                         running.saving.done(&mut ctx, version, result);
                     }
                     Phase::Finishing(finishing) => finishing.saved(&mut ctx, version, result),
-                    Phase::Forming(_) | Phase::Ended => {}
+                    Phase::Forming(_) | Phase::Returning(_) | Phase::Ended => {}
                 }
             }
+            Input::Restored { .. } => {}
             Input::Stop => self.stop(now),
         }
         self.advance(now);
@@ -200,7 +224,7 @@ impl Coordinator {
                 let why = Reason::new("stopped-at-once", "stopped at once, on request: what was not saved is lost");
                 self.end(1, Some(why), now);
             }
-            Phase::Ended => {}
+            Phase::Returning(_) | Phase::Ended => {}
         }
     }
 
@@ -209,13 +233,17 @@ impl Coordinator {
             let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
             match &mut self.phase {
                 Phase::Ended => return,
+                Phase::Returning(_) => {
+                    if self.advance_returning(now) {
+                        continue;
+                    }
+                }
                 Phase::Forming(forming) => match forming.advance(&mut ctx) {
                     Formed::Waiting => {}
                     Formed::TooFew(why) => return self.end(1, Some(why), now),
                     Formed::Run(agreed) => match self.scheduler(agreed.batch_size) {
                         Ok(scheduler) => {
-                            self.phase =
-                                Phase::Running(Box::new(Running::start(&mut self.ctx(now), agreed, scheduler)));
+                            self.start(agreed, scheduler, now);
                             continue;
                         }
                         Err(why) => return self.end(1, Some(why), now),
@@ -266,6 +294,7 @@ impl Coordinator {
         let ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
         let hold = match &self.phase {
             Phase::Ended => None,
+            Phase::Returning(returning) => Some(returning.hold()),
             Phase::Forming(forming) => forming.waits(&ctx).map(|waiting| waiting.reason(forming, &ctx)),
             Phase::Running(running) => running.hold(&ctx),
             Phase::Finishing(finishing) => finishing.hold(&ctx),
@@ -279,29 +308,77 @@ impl Coordinator {
         }
     }
 
+    /// The run begins.
+    fn start(&mut self, agreed: Box<Agreed>, scheduler: Box<Elche>, now: Time) {
+        if self.recording.is_some() {
+            let tensors = agreed.tensors.chunks(MANIFEST_PART).map(|part| Entry::Tensors(part.to_vec()));
+            let formed = Entry::Formed(Box::new(restart::formed(&agreed)));
+            self.out.extend(tensors.chain([formed]).map(Output::Journal));
+        }
+        let mut running = Running::start(&mut self.ctx(now), agreed, scheduler);
+        running.chronicle = self.recording.map(|generation| Chronicle::new(generation, None));
+        self.phase = Phase::Running(Box::new(running));
+        let ranks: Vec<Rank> = self.members.iter().map(|member| member.rank).collect();
+        self.write_lives(&ranks, now);
+    }
+
+    /// Something has become of these ranks' lives, which another coordinator would have to know.
+    pub(crate) fn write_lives(&mut self, ranks: &[Rank], now: Time) {
+        let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+        if let Some(chronicle) = chronicle(&mut self.phase) {
+            chronicle.write_lives(&mut ctx, ranks);
+        }
+    }
+
+    /// A relay is back.
+    pub(crate) fn bring_up_to_date(&mut self, session: SessionId, now: Time) {
+        let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
+        if let Some(chronicle) = chronicle(&mut self.phase) {
+            chronicle.bring_up_to_date(&mut ctx, session);
+        }
+    }
+
+    /// The convergence guard: the caller's where there is one.
+    pub(crate) fn take_guard(&mut self) -> Box<dyn Guard> {
+        self.guard.take().unwrap_or_else(|| self.config.scheduling.guard.build(1.0))
+    }
+
     fn scheduler(&mut self, batch_size: u32) -> Result<Box<Elche>, Reason> {
-        let guard = self.guard.take().unwrap_or_else(|| self.config.scheduling.guard.build(1.0));
+        let guard = self.take_guard();
         Elche::new(self.config.settings(batch_size), guard)
             .map(Box::new)
             .map_err(|error| Reason::new("settings", error.to_string()))
     }
 
-    fn finish(&mut self, ending: Ending, now: Time) {
+    pub(crate) fn finish(&mut self, ending: Ending, now: Time) {
         let Phase::Running(running) = std::mem::replace(&mut self.phase, Phase::Ended) else { return };
         let finishing = Finishing::start(&mut self.ctx(now), *running, ending);
         self.phase = Phase::Finishing(Box::new(finishing));
     }
 
-    fn end(&mut self, exit: i32, why: Option<Reason>, now: Time) {
+    pub(crate) fn end(&mut self, exit: i32, why: Option<Reason>, now: Time) {
+        let somebody = self.members.anybody_lives() || matches!(self.phase, Phase::Returning(_));
         if exit == 1
-            && self.members.anybody_lives()
+            && somebody
             && let Some(why) = &why
         {
             self.out.push_back(Output::Broadcast(Control::ShutdownWithSave { why: why.clone() }));
         }
         self.ctx(now).event(EventKind::RunEnded { exit }, why);
         self.phase = Phase::Ended;
+        if self.recording.is_some() {
+            self.out.push_back(Output::Journal(Entry::Ended { exit }));
+        }
         self.out.push_back(Output::End { exit });
+    }
+}
+
+/// What others must know of the run's commits, where there is a run and it is to survive its controller.
+fn chronicle(phase: &mut Phase) -> Option<&mut Chronicle> {
+    match phase {
+        Phase::Running(running) => running.chronicle.as_mut(),
+        Phase::Finishing(finishing) => finishing.chronicle(),
+        Phase::Forming(_) | Phase::Returning(_) | Phase::Ended => None,
     }
 }
 

@@ -4,9 +4,10 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::str::FromStr;
 use flodl_wire::Rank;
+use serde::{Deserialize, Serialize};
 
 /// The evaluation and the checkpoint of a run. Both are made of the final consensus in any case.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Duties {
     /// Evaluations.
     pub evaluation: Duty,
@@ -15,7 +16,7 @@ pub struct Duties {
 }
 
 /// By whom and how often, beside the end of the run and requests of ranks.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Duty {
     /// By whom.
     pub by: Elect,
@@ -26,7 +27,7 @@ pub struct Duty {
 }
 
 /// Which rank does it. Where it fails or is gone, another one does.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Elect {
     /// The one with the shortest batch time, as long as it lives.
     #[default]

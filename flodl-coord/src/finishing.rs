@@ -1,6 +1,7 @@
 //! After the final consensus: one evaluation, one checkpoint, and everybody's confirmed end.
 
 use crate::Fate;
+use crate::chronicle::Chronicle;
 use crate::context::Context;
 use crate::gate::shown;
 use crate::members::{Member, State};
@@ -172,6 +173,11 @@ impl Finishing {
             }
         }
         Stage::Ending { until: ctx.now.plus(ctx.deadlines.shutdown) }
+    }
+
+    /// What others must know of the run's commits.
+    pub(crate) fn chronicle(&mut self) -> Option<&mut Chronicle> {
+        self.running.chronicle.as_mut()
     }
 
     /// A rank says its last word.

@@ -32,7 +32,7 @@ impl Coordinator {
         let late = match &self.phase {
             Phase::Forming(_) => false,
             Phase::Running(running) if running.stopping.is_none() => true,
-            Phase::Running(_) | Phase::Finishing(_) | Phase::Ended => {
+            Phase::Returning(_) | Phase::Running(_) | Phase::Finishing(_) | Phase::Ended => {
                 return Err(Reason::new("too-late", format!("host {name} came too late: the run is ending")));
             }
         };
@@ -55,7 +55,8 @@ impl Coordinator {
             );
             return Err(Reason::new("no-room", text));
         };
-        let ranks = ids.iter().map(|&(rank, _)| rank).collect();
+        let ranks: Vec<Rank> = ids.iter().map(|&(rank, _)| rank).collect();
+        self.write_lives(&ranks, now);
         self.ctx(now).event(EventKind::HostJoined { host, ranks }, None);
         let control = Control::Admit(Admit { session, ids, world_size: world });
         self.out.push_back(Output::ToHost { session, control });
@@ -66,7 +67,11 @@ impl Coordinator {
         self.heard(session, None, now);
         let mine = |rank, incarnation| self.members.speaks_for(session, rank, incarnation);
         match report {
-            HostReport::Heartbeat | HostReport::RankUp { .. } => {}
+            // What a host has kept counts where a controller is new.
+            HostReport::Heartbeat
+            | HostReport::RankUp { .. }
+            | HostReport::CommitPart { .. }
+            | HostReport::Back { .. } => {}
             HostReport::WillRestart { rank, incarnation } if mine(rank, incarnation) => {
                 if let Some(mut member) = self.members.get_mut(rank) {
                     member.returns = true;

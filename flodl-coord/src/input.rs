@@ -64,6 +64,13 @@ pub enum Input {
         /// Which chunk.
         chunk: u32,
     },
+    /// What came of [`crate::Output::Restore`].
+    Restored {
+        /// The version that was asked for.
+        version: Version,
+        /// A sentence where the root does not hold it.
+        result: Result<(), String>,
+    },
     /// The checkpoint set that [`crate::Output::Save`] asked for is written, or not.
     Saved {
         /// Which version.

@@ -23,7 +23,7 @@ impl Coordinator {
         let goes_on = match &self.phase {
             Phase::Forming(_) => true,
             Phase::Running(running) => running.stopping.is_none(),
-            Phase::Finishing(_) | Phase::Ended => false,
+            Phase::Returning(_) | Phase::Finishing(_) | Phase::Ended => false,
         };
         let Some(member) = self.members.get(rank).filter(|member| goes_on && member.returns && fate.may_return())
         else {

@@ -3,7 +3,9 @@
 use crate::Breach;
 use crate::gate::PoolLevel;
 use crate::id;
-use flodl_elche::{Pool, Settled, Slot};
+use flodl_elche::{Pool, PoolError, Settled, Slot};
+use flodl_wire::commit::CommitState;
+use flodl_wire::message::commit::EpochRecord;
 use flodl_wire::message::report::{FoldedPart, WindowReport};
 use flodl_wire::{Epoch, Range, Rank, Round};
 
@@ -49,6 +51,44 @@ impl Ledger {
     pub(crate) fn new(epoch_len: u64, epochs: u64, batch_size: u32) -> Ledger {
         let pool = Pool::new(epoch_len, batch_size);
         Ledger { epoch: Epoch(0), pool, batch_size, epoch_len, epochs, global_step: 0, quarantine_told: 0 }
+    }
+
+    /// The samples' side of a run that goes on from the record of a commit.
+    pub(crate) fn restore(
+        (epoch_len, epochs, batch_size): (u64, u64, u32),
+        commit: Option<&CommitState>,
+    ) -> Result<Ledger, PoolError> {
+        let Some(commit) = commit else { return Ok(Ledger::new(epoch_len, epochs, batch_size)) };
+        let head = commit.head();
+        // Where every epoch is over the last one is open, and complete.
+        let is_over = head.epoch.0 >= epochs;
+        let epoch = if is_over { Epoch(epochs.saturating_sub(1)) } else { head.epoch };
+        let record = commit.epochs().find(|record| record.epoch == epoch);
+        let whole = [Range { start: 0, end: epoch_len }];
+        let (committed, aside) = match record {
+            _ if is_over => (&whole[..], &[][..]),
+            Some(record) => (&record.committed[..], &record.aside[..]),
+            None => (&[][..], &[][..]),
+        };
+        let mut pool = Pool::from_coverage(epoch_len, batch_size, &id::spans(committed))?;
+        pool.set_aside(&id::spans(aside))?;
+        let quarantine_told = pool.quarantined();
+        let global_step = head.global_step;
+        Ok(Ledger { epoch, pool, batch_size, epoch_len, epochs, global_step, quarantine_told })
+    }
+
+    /// A rank has these positions from before a restart. False where somebody else has some of them.
+    pub(crate) fn adopt(&mut self, rank: Rank, leases: &[Range]) -> bool {
+        self.pool.adopt(id::slot(rank), &id::spans(leases)).is_ok()
+    }
+
+    /// The oldest epoch that is not over, and what is committed and set aside of those that have begun.
+    pub(crate) fn recorded(&self) -> (Epoch, Vec<EpochRecord>) {
+        if self.epoch_is_complete() {
+            return (Epoch(self.epoch.0 + 1), Vec::new());
+        }
+        let (committed, aside) = (id::ranges(&self.pool.coverage()), id::ranges(&self.pool.quarantine()));
+        (self.epoch, vec![EpochRecord { epoch: self.epoch, committed, aside }])
     }
 
     pub(crate) fn level(&self) -> PoolLevel {

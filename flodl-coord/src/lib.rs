@@ -60,9 +60,11 @@
 //!   `flodl_coord::cli::main` for a controller of your own.
 //! - `sim`: the simulator `flodl_coord::sim` and its program `flodl-sim`; see `docs/SIMULATOR.md`.
 
+mod adopt;
 mod agenda;
 mod agreement;
 mod boundary;
+mod chronicle;
 mod closing;
 mod config;
 mod context;
@@ -87,6 +89,7 @@ mod output;
 mod planning;
 mod reason;
 mod reattach;
+mod restart;
 mod roles;
 mod roll;
 mod round;
@@ -96,6 +99,8 @@ mod stalled;
 mod tally;
 mod waits;
 mod watch;
+
+pub mod journal;
 
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -32,7 +32,7 @@ impl Coordinator {
                 let late = running.lists.overdue(&ctx);
                 late.into_iter().chain(running.overdue(&mut ctx)).collect()
             }
-            Phase::Ended => Vec::new(),
+            Phase::Returning(_) | Phase::Ended => Vec::new(),
         };
         for (rank, fate) in late {
             self.expel(rank, fate, now);
@@ -49,6 +49,7 @@ impl Coordinator {
         let phase = match &self.phase {
             Phase::Ended => return None,
             Phase::Forming(forming) => forming.lists.deadline(),
+            Phase::Returning(returning) => returning.deadline(),
             Phase::Finishing(finishing) => finishing.deadline(),
             Phase::Running(running) => running.deadline(&self.deadlines),
         };
@@ -69,7 +70,7 @@ impl Coordinator {
             let duty = match &mut self.phase {
                 Phase::Running(running) => running.roles.moved(rank, now),
                 Phase::Finishing(finishing) => finishing.moved(rank, now),
-                Phase::Forming(_) | Phase::Ended => None,
+                Phase::Forming(_) | Phase::Returning(_) | Phase::Ended => None,
             };
             if let Some(pace) = member.pace_mut() {
                 pace.stepped(duty.unwrap_or(now));
@@ -99,7 +100,7 @@ impl Coordinator {
                 }
             }
             Phase::Finishing(finishing) => finishing.give_up_lost(&mut ctx),
-            Phase::Ended => {}
+            Phase::Returning(_) | Phase::Ended => {}
         }
         if fate.is_loss() {
             let why = fate.reason(rank);
@@ -107,6 +108,7 @@ impl Coordinator {
         }
         self.watch.last_loss(fate.brought_itself_down());
         self.hold(rank, &fate, now);
+        self.write_lives(&[rank], now);
     }
 
     /// Looks at those members of whom something may be due: lives that are over, lives that may begin, and ranks that make

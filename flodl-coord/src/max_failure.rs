@@ -3,9 +3,10 @@
 use core::fmt;
 use core::str::FromStr;
 use flodl_wire::message::record::Reason;
+use serde::{Deserialize, Serialize};
 
 /// The losses that a run bears. What counts is who is missing at the same time: a rank that is back in the run does not.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MaxFailure {
     /// The run goes on while anybody is left.
     #[default]

@@ -393,6 +393,21 @@ impl Members {
         self.hosts.parted.remove(&host).map(|(session, link)| (session, link.ranks))
     }
 
+    /// A member from before a restart.
+    pub(crate) fn restore(&mut self, member: Member) {
+        self.world.present += u32::from(member.state.is_in_run());
+        self.world.missing += u32::from(member.past.missing);
+        self.world.largest = self.world.largest.max(self.world.present + self.world.missing);
+        self.agenda.keep(member.rank, member.deadline(&self.deadlines));
+        self.tally.note(member.rank, Place::of(&member), true);
+        self.by_rank.insert(member.rank, member);
+    }
+
+    /// Hosts whose link is lost, by the session that it had.
+    pub(crate) fn parted_hosts(&self) -> impl Iterator<Item = (SessionId, HostId)> {
+        self.hosts.parted.iter().map(|(&host, &(session, _))| (session, host))
+    }
+
     pub(crate) fn insert_host(&mut self, session: SessionId, link: HostLink) {
         self.hosts.by_host.insert(link.host, session);
         self.hosts.agenda.keep(session, Some(link.seen.plus(self.deadlines.silence)));

@@ -1,9 +1,10 @@
 //! What the coordinator wants done.
 
+use crate::journal::Entry;
 use flodl_wire::message::Control;
 use flodl_wire::message::join::{LayoutSizes, TensorSpec};
 use flodl_wire::message::record::Body;
-use flodl_wire::{Epoch, Incarnation, Range, Rank, SessionId, Version};
+use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, SessionId, Version};
 
 /// Everything a coordinator asks its shell to do. After each input all of them are taken, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +38,20 @@ pub enum Output {
     },
     /// Write a checkpoint set of the root's consensus, then answer with [`crate::Input::Saved`].
     Save(Box<SaveRequest>),
+    /// After a restart: tell the root that this session's relay is asked for the consensus in force, then answer with
+    /// [`crate::Input::Restored`].
+    Restore {
+        /// The relay's session.
+        session: SessionId,
+        /// The number that its chunks will have.
+        round: Round,
+        /// The consensus.
+        version: Version,
+        /// Its digest.
+        digest: u64,
+    },
+    /// Write this down behind the run. Nothing waits for it.
+    Journal(Entry),
     /// A record for the monitor.
     Record(Body),
     /// The run is over; nothing follows.

@@ -68,7 +68,7 @@ impl Coordinator {
                     running.lists.forget(rank);
                     running.cut(&mut ctx, rank);
                 }
-                Phase::Finishing(_) | Phase::Ended => {}
+                Phase::Returning(_) | Phase::Finishing(_) | Phase::Ended => {}
             }
         }
         self.look_at_members(now);
@@ -84,12 +84,7 @@ impl Coordinator {
     pub(crate) fn host_resumed(&mut self, session: SessionId, (host, first): (HostId, SessionId), now: Time) {
         self.watch.moved(now);
         let Some((was, ranks)) = self.members.parted((host, first)) else {
-            let text = format!("host {} comes back to a run that does not know it: start join anew", host.name());
-            let why = Reason::new("unknown-host", text);
-            self.ctx(now).alert(why.clone());
-            self.out.push_back(Output::ToHost { session, control: Control::Refused { why } });
-            self.out.push_back(Output::CloseHost { session });
-            return;
+            return self.refuse_unknown(session, host, now);
         };
         let again = now.plus(self.deadlines.detached);
         for &rank in &ranks {
@@ -106,12 +101,22 @@ impl Coordinator {
         }
         self.members.insert_host(session, HostLink { host, first, ranks: ranks.clone(), seen: now });
         self.ctx(now).event(EventKind::HostBack { host }, None);
+        self.bring_up_to_date(session, now);
         self.begin_again(session, &ranks);
+    }
+
+    /// Nobody knows of any rank of it.
+    pub(crate) fn refuse_unknown(&mut self, session: SessionId, host: HostId, now: Time) {
+        let text = format!("host {} comes back to a run that does not know it: start join anew", host.name());
+        let why = Reason::new("unknown-host", text);
+        self.ctx(now).alert(why.clone());
+        self.out.push_back(Output::ToHost { session, control: Control::Refused { why } });
+        self.out.push_back(Output::CloseHost { session });
     }
 
     /// Its relay may never have heard of the lives that it was to begin: nothing is known of them. It takes what it has
     /// heard before as said once more, and says where those stand that it has begun.
-    fn begin_again(&mut self, session: SessionId, ranks: &[Rank]) {
+    pub(crate) fn begin_again(&mut self, session: SessionId, ranks: &[Rank]) {
         let starting = |rank: &Rank| match self.members.get(*rank) {
             Some(member) if matches!(&member.state, State::Detached { was, .. } if matches!(**was, State::Starting)) => {
                 Some((*rank, member.incarnation, member.past.losses == 0))
@@ -155,7 +160,7 @@ impl Coordinator {
             Phase::Forming(_) => {}
             Phase::Running(running) => running.reattached(&mut ctx, &state),
             Phase::Finishing(finishing) => finishing.reattached(&mut ctx, rank),
-            Phase::Ended => {}
+            Phase::Returning(_) | Phase::Ended => {}
         }
     }
 
@@ -174,7 +179,7 @@ impl Coordinator {
 
     /// What a rank said around the loss. Most of it was heard; the rest is heard now. Of a round that was open when the link
     /// broke nothing counts any more.
-    fn repeated(&mut self, rank: Rank, word: Report, now: Time) {
+    pub(crate) fn repeated(&mut self, rank: Rank, word: Report, now: Time) {
         let state = self.members.get(rank).map(|member| &member.state);
         let counts = match (&word, state) {
             (Report::WindowReport(report), Some(State::Active(Work::Training { window, .. }))) => {

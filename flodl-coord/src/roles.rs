@@ -135,6 +135,12 @@ impl Roles {
         Roles { duties, evaluation: Desk::default(), checkpoint: Desk::default(), next_schedule: 0 }
     }
 
+    /// Those of a controller of so many before it. What made a role due under them is forgotten, and their orders have other
+    /// numbers: nobody takes an answer to one of those for an answer to its own.
+    pub(crate) fn of_generation(duties: Duties, generation: u64) -> Roles {
+        Roles { next_schedule: generation << 32, ..Roles::new(duties) }
+    }
+
     fn desk(&mut self, role: Role) -> &mut Desk {
         match role {
             Role::Evaluation => &mut self.evaluation,

@@ -6,6 +6,7 @@
 //! are in one; an epoch is left only when every position of it is committed or set aside.
 
 use crate::agreement::Lists;
+use crate::chronicle::Chronicle;
 use crate::context::Context;
 use crate::formation::Agreed;
 use crate::gate::{self, Fire, Hold};
@@ -35,7 +36,7 @@ pub(crate) struct Running {
     pub(crate) cycle: Cycle,
     pub(crate) window: WindowId,
     pub(crate) window_began: Time,
-    next_round: Round,
+    pub(crate) next_round: Round,
     pub(crate) losses: Losses,
     /// The learning rate of each rank's last batch since the last round, where it has one.
     pub(crate) rates: BTreeMap<Rank, f64>,
@@ -55,6 +56,8 @@ pub(crate) struct Running {
     pub(crate) cut_short: Option<Reason>,
     /// Of the open epoch.
     pub(crate) metrics: Metrics,
+    /// What others must know of commits, where the run is to survive its controller.
+    pub(crate) chronicle: Option<Chronicle>,
 }
 
 /// Why a run ends before its time.
@@ -157,6 +160,7 @@ impl Running {
             saving: Saving::default(),
             cut_short: None,
             metrics,
+            chronicle: None,
         }
     }
 

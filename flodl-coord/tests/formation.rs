@@ -435,6 +435,9 @@ fn a_list_that_a_broken_link_kept_is_asked_for_again() {
         round_done: false,
         admitted: false,
         words: Vec::new(),
+        version: None,
+        plan: None,
+        pace: None,
     };
     let outputs = run.take(Input::FromHost { session, report: HostReport::RankState(Box::new(state)) });
     assert_eq!(asked(&outputs), [0]);

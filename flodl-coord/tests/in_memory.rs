@@ -344,7 +344,11 @@ impl System {
                 }
                 Output::Record(Body::Event(event)) => self.events.push(event.kind),
                 Output::End { exit } => self.ended = Some(exit),
-                Output::Record(_) | Output::ToHost { .. } | Output::CloseHost { .. } => {}
+                Output::Record(_)
+                | Output::ToHost { .. }
+                | Output::CloseHost { .. }
+                | Output::Restore { .. }
+                | Output::Journal(_) => {}
             }
             self.drain_root();
         }
@@ -398,7 +402,7 @@ impl System {
                     }
                 }
                 root::Output::Folded(folded) => self.post(LATENCY, Happens::Coordinator(Input::Folded(folded))),
-                root::Output::Waiting { .. } => {}
+                root::Output::Waiting { .. } | root::Output::Restored { .. } => {}
                 other => panic!("the root complains: {other:?}"),
             }
         }

@@ -26,6 +26,9 @@ fn state(window: Option<u64>, round: (u64, bool), words: Vec<Report>) -> RankSta
         round_done: round.1,
         admitted: true,
         words,
+        version: None,
+        plan: None,
+        pace: None,
     }
 }
 

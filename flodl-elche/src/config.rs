@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::mode::{Policy, Windowing};
@@ -38,7 +39,7 @@ pub struct Settings {
 }
 
 /// What the anchor (batches of the slowest member in a window) may be. None of it applies under Sync.
-#[derive(Copy, Clone, Debug, Default, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AnchorSettings {
     /// In the first window. Unset: 4, within the bounds.
     pub start: Option<u32>,

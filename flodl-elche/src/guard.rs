@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use msf::MsfGuard;
@@ -240,7 +241,7 @@ impl Guard for NoGuard {
 }
 
 /// The guards there are, by name.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum GuardKind {
     /// [`NoGuard`].
     #[default]

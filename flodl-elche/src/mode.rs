@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// How ranks wait for each other.
@@ -70,7 +71,7 @@ impl fmt::Display for Policy {
 }
 
 /// How a rank knows that its window is over.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Windowing {
     /// By its own time: it ends within half a batch of the others, however its speed drifts inside the window.
     #[default]
@@ -80,7 +81,7 @@ pub enum Windowing {
 }
 
 /// A policy with its back end.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mode {
     /// Every step averaged over NCCL.
     NcclSync,

@@ -39,6 +39,14 @@ pub enum PoolError {
         /// The range that overlaps an earlier one.
         span: Span,
     },
+    /// Positions that a holder is said to have, and that somebody else has, or that are done.
+    #[error("positions {span} of {slot} are not free: somebody else holds them or they are done")]
+    NotFree {
+        /// The holder.
+        slot: Slot,
+        /// The first range that is not free.
+        span: Span,
+    },
     /// A range that ends before it starts or behind the epoch's end.
     #[error(
         "positions {span} are no range of an epoch of {epoch_len} samples: check which epoch and data set they are of"
@@ -167,6 +175,43 @@ impl Pool {
         }
         pool.done.committed = committed;
         Ok(pool)
+    }
+
+    /// After a restart, before anything is reserved: `slot` holds these positions as a lease from before it.
+    ///
+    /// # Errors
+    ///
+    /// Where a position is not free, or is listed twice; nothing has changed then.
+    pub fn adopt(&mut self, slot: Slot, spans: &[Span]) -> Result<(), PoolError> {
+        let epoch_len = self.len;
+        if let Some(&span) = spans.iter().find(|span| span.end < span.start || span.end > epoch_len) {
+            return Err(PoolError::Outside { span, epoch_len });
+        }
+        disjoint(spans)?;
+        let is_free = |span: Span| self.free.unreserved.contains(span);
+        if let Some(&span) = spans.iter().find(|&&span| !span.is_empty() && !is_free(span)) {
+            return Err(PoolError::NotFree { slot, span });
+        }
+        for &span in spans.iter().filter(|span| !span.is_empty()) {
+            self.free.unreserved.remove(span);
+            self.holdings.entry(slot).or_default().out.insert(span);
+        }
+        Ok(())
+    }
+
+    /// After a restart, before anything is leased: these positions were set aside before it.
+    ///
+    /// # Errors
+    ///
+    /// Where a range is none of this epoch, or is committed, or is listed twice; nothing has changed then.
+    pub fn set_aside(&mut self, spans: &[Span]) -> Result<(), PoolError> {
+        // Nobody is called so: what is adopted is taken over at once.
+        let nobody = Slot(u32::MAX);
+        self.adopt(nobody, spans)?;
+        if let Some(mut holding) = self.holdings.remove(&nobody) {
+            self.done.quarantined.insert_all(&holding.out.drain());
+        }
+        Ok(())
     }
 
     /// Sets free positions aside for slots, in slot order and in proportion to their weights (relative speeds, larger is

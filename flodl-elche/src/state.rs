@@ -84,6 +84,12 @@ impl State {
         self
     }
 
+    /// The same without the members' speeds: its size does not depend on how many there are.
+    #[must_use]
+    pub fn without_members(self) -> Self {
+        Self { elected: None, members: Vec::new(), ..self }
+    }
+
     /// Batches of the slowest member in a window.
     pub fn anchor(&self) -> u32 {
         self.anchor

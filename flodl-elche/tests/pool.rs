@@ -307,3 +307,29 @@ fn a_sample_that_kills_its_holders_is_cornered_and_the_rest_committed() {
     assert_eq!((pool.quarantine(), pool.committed()), (vec![Span::new(130, 140)], 390));
     assert!(deaths <= 6, "{deaths} deaths");
 }
+
+#[test]
+fn what_was_held_before_a_restart_is_held_after_it() {
+    let span = Span::new;
+    let mut pool = Pool::from_coverage(100, 10, &[span(0, 20)]).expect("fits");
+    pool.set_aside(&[span(90, 100)]).expect("is free");
+    pool.adopt(Slot(1), &[span(20, 40), span(60, 70)]).expect("is free");
+    assert_eq!(pool.out_of(Slot(1)), 30);
+    for (slot, spans, error) in [
+        (Slot(2), vec![span(50, 60), span(65, 75)], PoolError::NotFree { slot: Slot(2), span: span(65, 75) }),
+        (Slot(2), vec![span(10, 12)], PoolError::NotFree { slot: Slot(2), span: span(10, 12) }),
+        (Slot(2), vec![span(95, 96)], PoolError::NotFree { slot: Slot(2), span: span(95, 96) }),
+        (Slot(2), vec![span(50, 60), span(55, 57)], PoolError::Twice { span: span(55, 57) }),
+        (Slot(2), vec![span(95, 101)], PoolError::Outside { span: span(95, 101), epoch_len: 100 }),
+    ] {
+        let before = pool.clone();
+        assert_eq!(pool.adopt(slot, &spans), Err(error));
+        assert_eq!(pool, before);
+    }
+    assert_eq!((pool.available(), pool.outstanding(), pool.quarantined(), pool.committed()), (40, 30, 10, 20));
+    pool.trained(Slot(1), &[span(20, 40)]).expect("is out");
+    pool.give_back_unused(Slot(1));
+    pool.enter_round(Slot(1), 7);
+    pool.settle(7, Slot(1), Settled::Commit);
+    assert_eq!(pool.coverage(), [span(0, 40)]);
+}

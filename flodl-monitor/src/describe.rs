@@ -54,6 +54,12 @@ pub fn describe(event: &Event) -> Option<String> {
         EventKind::RankJoined { rank, incarnation: Incarnation(1) } => format!("{rank} joined the run"),
         EventKind::RankJoined { rank, incarnation } => format!("{rank} is back in the run ({incarnation})"),
         EventKind::RankLeft { rank } => format!("{rank} leaves the run{}", because()),
+        EventKind::Resumed { version: Some(version), committed, .. } => {
+            format!("another controller goes on with the run at {version}: {committed} samples are committed")
+        }
+        EventKind::Resumed { version: None, .. } => {
+            "another controller goes on with the run, which has not averaged yet".to_owned()
+        }
         EventKind::HostBack { host } => format!("host {} is back", plain(&host.name())),
         // The part of an evaluation that is told is what it found.
         EventKind::RoleDone { role: Role::Checkpoint, done: false, .. } => format!("checkpoint: {}", why()),

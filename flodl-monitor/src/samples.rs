@@ -193,6 +193,7 @@ pub(crate) fn one_of_each() -> Vec<Record> {
         because(0, EventKind::Quarantined { epoch: Epoch(0), samples: 10 }, "positions 40..50 ended 2 ranks"),
         event(0, EventKind::RankJoined { rank, incarnation: Incarnation(2) }),
         event(0, EventKind::HostBack { host: host() }),
+        event(0, EventKind::Resumed { generation: 1, version: Some(Version(7)), committed: 7000, repeats: 0 }),
         died(0, 1, "killed by signal 9"),
         because(0, EventKind::HostLost { host: host() }, "nothing heard for 10 s"),
         epoch(0, 0, &[("accuracy", 0.75)]),

@@ -205,6 +205,12 @@ impl Store {
                 self.round_ended(at, *round);
                 self.outcome.evaluation = None;
             }
+            EventKind::Resumed { version, committed, repeats, .. } => {
+                // What the controller before it recorded may lack its end, or be of an average that nobody applied.
+                self.rounds.version = *version;
+                self.rounds.committed = *committed;
+                self.rounds.repeats = *repeats;
+            }
             EventKind::RoundEmpty { round } => self.round_ended(at, *round),
             EventKind::Quarantined { samples, .. } => {
                 self.rounds.quarantined = self.rounds.quarantined.saturating_add(*samples);

@@ -6,15 +6,20 @@
 //! Sans-IO: [`Relay::handle`], then [`Relay::poll`] until `None`; [`Relay::next_deadline`] says when [`Input::Tick`] is due.
 
 mod event;
+mod kept;
 mod lives;
 mod memory;
+mod newest;
 mod uplink;
 
 pub use event::{Closing, Input, Output, Place, RelayError, Warning};
+pub use newest::{Answer, Newest};
 
 use crate::fold::{self, Member, Order};
+use crate::id;
 use crate::routes::{Connection, Peer, Routes, check_frame};
 use core::time::Duration;
+use flodl_wire::commit::Keeper;
 use flodl_wire::frame::{Frame, Kind, Stream};
 use flodl_wire::handshake::Channel;
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
@@ -22,6 +27,7 @@ use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::{Admit, LayoutSizes};
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Incarnation, Rank, Round, SessionId, Time, Version};
+use kept::Kept;
 use lives::{Life, Process};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -62,11 +68,23 @@ pub struct Relay {
     /// The consensus in force.
     version: Version,
     layout: Option<LayoutSizes>,
+    records: Records,
     heard: Time,
     heartbeat: Time,
     stage: Stage,
     strays: u64,
     out: VecDeque<Output>,
+}
+
+/// What is kept for a controller that does not know the run.
+#[derive(Debug, Default)]
+struct Records {
+    /// The newest record of a commit.
+    commit: Keeper,
+    /// The newest consensus.
+    consensus: Kept,
+    /// The controller has yet to be told: it does not know the run.
+    untold: bool,
 }
 
 /// The round whose result is passed on.
@@ -107,6 +125,7 @@ impl Relay {
             round: None,
             version: Version(0),
             layout: None,
+            records: Records::default(),
             heard: now,
             heartbeat: now.plus(patience / 10),
             stage: Stage::Running,
@@ -139,7 +158,7 @@ impl Relay {
             Input::Upstream(frame) => self.upstream(frame, now),
             Input::Result(data) => self.result(data, now),
             Input::UpstreamLost { why } => self.link_lost(why, now),
-            Input::Resumed { session } => self.resumed(session, now),
+            Input::Resumed { session, anew } => self.resumed((session, anew), now),
             Input::NotResumed { why } => self.controller_lost(why),
             Input::Connected { connection, peer } => self.connected(connection, &peer),
             Input::RankFrame { connection, frame } => self.rank_frame(connection, frame),
@@ -243,6 +262,9 @@ impl Relay {
             // It ends itself and says why, unless it hangs.
             life.kill_at.get_or_insert(now.plus(grace));
         }
+        if let Control::RoundDone { round, outcome: RoundOutcome::Committed { version }, .. } = *control {
+            self.records.consensus.commit(round, version);
+        }
         match self.routes.control(rank) {
             Some(connection) => self.out.push_back(Output::ToRank { connection, frame }),
             None => self.strays += 1,
@@ -256,6 +278,9 @@ impl Relay {
             && self.lives.contains_key(&rank)
         {
             self.layout = Some(config.layout);
+            if let Ok(layout) = id::layout(config.layout) {
+                self.records.consensus.lay_out(layout.chunks());
+            }
             self.out.push_back(Output::Fold(Order::Layout(config.layout)));
         }
     }
@@ -268,6 +293,7 @@ impl Relay {
             Control::RoundDone { round, outcome, .. } => {
                 if let RoundOutcome::Committed { version } = outcome {
                     self.version = version;
+                    self.records.consensus.commit(round, version);
                 }
                 self.round.take_if(|open| open.round == round);
                 self.out.push_back(Output::Fold(Order::Close { round }));
@@ -281,6 +307,20 @@ impl Relay {
                 }
             }
             Control::Restart { rank, incarnation } => self.restart(rank, incarnation),
+            Control::Commit(change) => {
+                self.records.untold = false;
+                if let Err(error) = self.records.commit.take_change(&change) {
+                    self.warn(Warning::NotNext(error));
+                }
+            }
+            Control::CommitPart { part, parts, record } => {
+                self.records.untold = false;
+                self.records.commit.take_part(part, parts, *record);
+            }
+            Control::SendConsensus { round, version } => {
+                let chunks = self.records.consensus.offer(version, round);
+                self.out.push_back(Output::Offer(chunks));
+            }
             Control::Heartbeat
             | Control::ControllerLost
             | Control::ControllerBack
@@ -319,6 +359,7 @@ impl Relay {
             ours.map(|&RosterEntry { rank, incarnation, part, .. }| Member { rank, incarnation, part }).collect();
         let ranks = members.iter().map(|member| member.rank).collect();
         self.round = Some(OpenRound { round, next: 0, ranks });
+        self.records.consensus.begin(round);
         self.out.push_back(Output::Fold(Order::Open { round, version: self.version, members: members.clone() }));
         // The coordinator may not know yet that one of them has ended.
         for Member { rank, incarnation, .. } in members {
@@ -352,6 +393,9 @@ impl Relay {
             return;
         };
         open.next += 1;
+        if self.intent.resumes {
+            self.records.consensus.take(&chunk);
+        }
         let connections = open.ranks.iter().filter_map(|&rank| self.routes.data(rank));
         self.out.extend(connections.map(|connection| Output::Result { connection, chunk: chunk.clone() }));
     }

@@ -28,6 +28,8 @@ fn words(output: &Output) -> String {
                 HostReport::WillRestart { rank, .. } => format!("up: {rank} will be restarted"),
                 HostReport::Leaving => "up: leaving".to_owned(),
                 HostReport::RankState(state) => format!("up: {} stands at {:?}", state.rank, state.words),
+                HostReport::CommitPart { part, parts, .. } => format!("up: part {part} of {parts} of the record"),
+                HostReport::Back { consensus, result, .. } => format!("up: back with {consensus:?} and {result:?}"),
             },
             kind => format!("up: {kind} of {}", frame.stream),
         },
@@ -40,6 +42,7 @@ fn words(output: &Output) -> String {
         Output::Fold(Order::Close { round }) => format!("fold: close {round}"),
         Output::ToRank { connection, frame } => format!("to {}: {}", connection.0, frame.stream),
         Output::Result { connection, chunk } => format!("to {}: result {}", connection.0, chunk.chunk),
+        Output::Offer(chunks) => format!("offer {} chunks", chunks.len()),
         Output::Start { rank, incarnation, .. } if *incarnation != LIFE => format!("start {rank} as {incarnation}"),
         Output::Start { rank, place: Place { local_rank, local_world_size, world_size }, .. } => {
             format!("start {rank} as {local_rank} of {local_world_size} here and {world_size} in all")
@@ -259,7 +262,10 @@ fn a_relay_whose_link_breaks_before_it_is_admitted_comes_back_as_what_it_was() {
     let mut relay = Relay::new(PATIENCE, Time::ZERO).of_session(SessionId(8)).resuming(true);
     let lost = || Input::UpstreamLost { why: "reset".to_owned() };
     assert_eq!(give(&mut relay, lost()), ["redial session 8"]);
-    assert_eq!(give(&mut relay, Input::Resumed { session: SessionId(9) }), [""; 0]);
+    assert_eq!(
+        give(&mut relay, Input::Resumed { session: SessionId(9), anew: false }),
+        ["up: back with None and None"]
+    );
     let admit = Control::Admit(Admit { session: SessionId(9), ids: vec![(Rank(0), LIFE)], world_size: 1 });
     assert!(order(&mut relay, Stream::Host, &admit, Time::ZERO)[0].starts_with("start rank 0"));
     assert_eq!(give(&mut relay, lost())[0], "redial session 8", "by its first session on whatever link");
@@ -428,10 +434,10 @@ fn a_relay_whose_link_breaks_goes_on_and_says_where_its_ranks_stand() {
     assert_eq!(give(&mut relay, Input::UpstreamLost { why: "the other one".to_owned() }), [""; 0]);
     assert_eq!(says(&mut relay, 4, 40, &FINISHED), [""; 0], "it is kept");
     closed(&mut relay, 60);
-    let back = give(&mut relay, Input::Resumed { session: SessionId(9) });
+    let back = give(&mut relay, Input::Resumed { session: SessionId(9), anew: false });
     let finished = format!("up: rank 4 stands at {:?}", [&FINISHED]);
     let gone = "up: rank 6 lost: its connection to its relay ended while the controller was out of reach".to_owned();
-    assert_eq!(back, [finished, gone]);
+    assert_eq!(back, [finished, gone, "up: back with None and None".to_owned()]);
 
     let opened = open_round(&mut relay, 4);
     assert!(opened.iter().all(|said| said.starts_with("fold: ")), "no rank hears of it: {opened:?}");

@@ -12,7 +12,7 @@ use crate::id::{absence, contributor, folded_part, layout, mass, rank as rank_of
 use bytes::Bytes;
 use core::time::Duration;
 use flodl_cpureduce::{
-    Absence, CommitError, Consensus, Contributor, Fold, Folded, LayoutError, Mass, Record, Reject, Section,
+    Absence, CommitError, Consensus, Contributor, Fold, Folded, Layout, LayoutError, Mass, Record, Reject, Section,
 };
 pub use flodl_cpureduce::{Average, ChunkSpec, Outer};
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
@@ -29,6 +29,17 @@ pub enum Input {
     Layout(LayoutSizes),
     /// What the coordinator broadcasts. The root acts on `RequestParams`, `RoundDone` and `DeclareDead`.
     Control(Control),
+    /// After a restart: that relay sends the consensus in force up, as `Contribution` chunks of that round. No round is open.
+    Restore {
+        /// Its session.
+        session: SessionId,
+        /// Echoed in the chunks.
+        round: Round,
+        /// Its version.
+        version: Version,
+        /// xxh3 over its chunks in order.
+        digest: u64,
+    },
     /// A relay sent something on its data link.
     Data {
         /// Its session, known from the link.
@@ -65,6 +76,13 @@ pub enum Output {
         rank: Rank,
         /// Which chunk.
         chunk: u32,
+    },
+    /// The consensus that was to be restored is in force, or a sentence.
+    Restored {
+        /// Its version.
+        version: Version,
+        /// What came of it.
+        result: Result<(), String>,
     },
     /// Close a relay's data link: what it sent cannot be folded.
     Breach {
@@ -107,6 +125,7 @@ pub struct Root {
     /// What makes the consensus of an average, until the model's sizes are known.
     outer: Option<Box<dyn Outer>>,
     open: Option<OpenRound>,
+    coming: Option<Coming>,
     lost: BTreeSet<SessionId>,
     out: VecDeque<Output>,
     strays: u64,
@@ -136,6 +155,44 @@ struct Link {
     left: u32,
 }
 
+/// A consensus that a relay sends up after a restart.
+#[derive(Debug)]
+struct Coming {
+    session: SessionId,
+    round: Round,
+    version: Version,
+    digest: u64,
+    /// Its chunks so far.
+    chunks: Vec<Bytes>,
+}
+
+impl Coming {
+    /// Takes the next chunk; gives the consensus with the last one. A sentence where it is not the one that was asked for.
+    fn take(&mut self, layout: &Layout, chunk: &Chunk) -> Result<Option<Consensus>, String> {
+        let next = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        let fits = layout.chunk(next).is_some_and(|spec| spec.bytes as usize == chunk.bytes.len());
+        if chunk.chunk != next || chunk.version != self.version || !fits {
+            return Err(format!(
+                "chunk {} of {} with {} bytes came where chunk {next} of {} was next",
+                chunk.chunk,
+                chunk.version,
+                chunk.bytes.len(),
+                self.version
+            ));
+        }
+        self.chunks.push(chunk.bytes.clone());
+        if next.saturating_add(1) < layout.chunks() {
+            return Ok(None);
+        }
+        let model = Bytes::from(self.chunks.concat());
+        let consensus = Consensus::from_bytes(*layout, self.version.0, model).map_err(|error| error.to_string())?;
+        if consensus.digest() != Some(self.digest) {
+            return Err(format!("what came as {} has another digest than was committed", self.version));
+        }
+        Ok(Some(consensus))
+    }
+}
+
 /// A rank of the round.
 #[derive(Copy, Clone, Debug)]
 struct Life {
@@ -149,8 +206,8 @@ impl Root {
     /// A root without a consensus, which reports a wait every quarter of `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Root {
-        let (open, lost, out) = (None, BTreeSet::new(), VecDeque::new());
-        Root { patience, consensus: None, outer: None, open, lost, out, strays: 0 }
+        let (open, coming, lost, out) = (None, None, BTreeSet::new(), VecDeque::new());
+        Root { patience, consensus: None, outer: None, open, coming, lost, out, strays: 0 }
     }
 
     /// The same with an outer optimizer between an average and the consensus.
@@ -167,9 +224,18 @@ impl Root {
             Input::Control(Control::RoundDone { round, outcome, .. }) => self.close(round, outcome),
             Input::Control(Control::DeclareDead { rank, incarnation, .. }) => self.dead(rank, incarnation),
             Input::Control(_) | Input::Tick => {}
+            Input::Restore { session, round, version, digest } => {
+                self.coming = Some(Coming { session, round, version, digest, chunks: Vec::new() });
+                if self.lost.contains(&session) {
+                    self.restored(Err("its data connection is gone".to_owned()));
+                }
+            }
             Input::Data { session, data } => self.data(session, data),
             Input::Lost { session } => {
                 self.lost.insert(session);
+                if self.coming.as_ref().is_some_and(|coming| coming.session == session) {
+                    self.restored(Err("its data connection ended before all of it had come".to_owned()));
+                }
                 if let Some(open) = &mut self.open {
                     open.lose(session, Absence::LinkLost);
                 }
@@ -272,8 +338,8 @@ impl Root {
                     self.out.push_back(Output::Refused(Refusal::Commit { round, why }));
                 }
             },
-            RoundOutcome::Nothing if was_open => consensus.abandon(),
-            RoundOutcome::Nothing => {}
+            RoundOutcome::Nothing | RoundOutcome::Again if was_open => consensus.abandon(),
+            RoundOutcome::Nothing | RoundOutcome::Again => {}
         }
     }
 
@@ -289,6 +355,20 @@ impl Root {
     }
 
     fn data(&mut self, session: SessionId, data: Data) {
+        if let (Some(coming), Data::Contribution(chunk)) = (&mut self.coming, &data)
+            && (coming.session, coming.round) == (session, chunk.round)
+        {
+            let Some(consensus) = &self.consensus else { return };
+            match coming.take(consensus.layout(), chunk) {
+                Ok(None) => {}
+                Ok(Some(consensus)) => {
+                    self.consensus = Some(consensus);
+                    self.restored(Ok(()));
+                }
+                Err(why) => self.restored(Err(why)),
+            }
+            return;
+        }
         let round = match &data {
             Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
             Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
@@ -308,6 +388,12 @@ impl Root {
                 self.lost.insert(session);
                 self.out.push_back(Output::Breach { session, why });
             }
+        }
+    }
+
+    fn restored(&mut self, result: Result<(), String>) {
+        if let Some(Coming { version, .. }) = self.coming.take() {
+            self.out.push_back(Output::Restored { version, result });
         }
     }
 

@@ -62,6 +62,7 @@ fn drained(root: &mut Root) -> (Vec<String>, Option<report::Folded>) {
             Output::Folded(report) => folded = Some(report),
             Output::Waiting { rank, chunk, .. } => lines.push(format!("waiting {rank} chunk {chunk}")),
             Output::Breach { session, why } => lines.push(format!("breach {session}: {why}")),
+            Output::Restored { version, result } => lines.push(format!("restored {version}: {result:?}")),
             Output::Refused(why) => lines.push(format!("refused: {why}")),
         }
     }

@@ -64,6 +64,7 @@
 //! Limits are in [`limits`]; `docs/PROTOCOL.md` beside this crate's sources has every byte.
 
 pub mod codec;
+pub mod commit;
 pub mod frame;
 pub mod handshake;
 mod hex;

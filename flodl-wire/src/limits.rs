@@ -45,6 +45,18 @@ pub const SCALAR_NAME: usize = 64;
 /// Ranks that an epoch's figures are broadcast for one by one; with more, only those of the run are.
 pub const EPOCH_RANKS: usize = 4096;
 
+/// Bytes of the scheduler's memory in the record of a commit.
+pub const SCHEDULER_STATE: usize = 16 << 10;
+
+/// Lives in one part of a complete record of a commit.
+pub const COMMIT_LIVES: usize = 4096;
+
+/// Ranges in one part of a complete record of a commit.
+pub const COMMIT_RANGES: usize = 8192;
+
+/// Bytes of one part of a complete record of a commit, at the most.
+pub const COMMIT_PART: usize = 256 << 10;
+
 /// Frames under one key. The next one is sealed under the key that follows.
 pub const FRAMES_PER_KEY: u64 = 1 << 32;
 
@@ -97,6 +109,9 @@ const _: () = {
         EPOCH_RANKS * 64 + SCALARS * (SCALAR_NAME + 16) + 1024 < CONTROL_MAX,
         "an epoch's figures fit a control frame"
     );
+    assert!(SCHEDULER_STATE + COMMIT_LIVES * 40 + 1024 <= COMMIT_PART, "lives take 37 bytes each at the most");
+    assert!(SCHEDULER_STATE + COMMIT_RANGES * 18 + 1024 <= COMMIT_PART, "ranges take two varints of 9 bytes");
+    assert!(COMMIT_PART <= CONTROL_MAX);
     assert!(READ_AHEAD > FRAME_HEADER && POOLED_FROM <= READ_AHEAD);
     assert!(ADDRESS_MAX + 1024 < TICKET_TEXT);
 };

@@ -73,11 +73,22 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Ranks of the whole run, over all hosts
-    #[arg(short = 'n', long = "ranks", value_name = "TOTAL", value_parser = ranks(), allow_negative_numbers = true)]
-    pub(crate) ranks: u32,
+    #[arg(
+        short = 'n',
+        long = "ranks",
+        value_name = "TOTAL",
+        value_parser = ranks(),
+        allow_negative_numbers = true,
+        required_unless_present = "resume_journal"
+    )]
+    pub(crate) ranks: Option<u32>,
     /// Where to listen for hosts; port 0 takes a free one, which is printed
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
+    /// Go on with the run in this run directory, whose controller has died: at its address, with its settings, and with
+    /// the ranks that its hosts still run. Start it within the patience, for so long they wait
+    #[arg(long, value_name = "RUN_DIR", conflicts_with_all = ["ranks", "listen", "TrainingArgs"])]
+    pub(crate) resume_journal: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) training: TrainingArgs,
 }

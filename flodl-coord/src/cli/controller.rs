@@ -4,6 +4,7 @@ use super::args::{DutyArgs, RunArgs, SchedulingArgs, ServeArgs, TrainingArgs};
 use super::console::Console;
 use super::failure::Failure;
 use super::hooks::Hooks;
+use super::journal::{self, FileStore, Lock, Recorder};
 use super::look::Tone;
 use super::root::Root;
 use super::rundir::RunDir;
@@ -12,6 +13,7 @@ use super::signals::Requests;
 use super::sink::Watched;
 use super::ticket::Credentials;
 use super::{Extensions, FAILED, local, sink, summary};
+use crate::journal::{Entry, Image, Journal, Restored, Start};
 use crate::shell::{Acceptor, Clock, Driver, Gate, Ports, limits, settle};
 use crate::{Config, Coordinator, Deadlines, Duties, Duty, Membership, Scheduling, Slowing};
 use async_channel::bounded;
@@ -20,12 +22,13 @@ use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::time::Duration;
 use flodl_elche::{AnchorSettings, Guard, GuardKind};
+use flodl_monitor::Store;
 use flodl_relay::root::Outer;
 use flodl_wire::{Rank, RunId, Secret};
 use smol::future;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -38,18 +41,55 @@ pub(crate) fn run(args: &RunArgs, extensions: Extensions, console: &Console) -> 
     let bound = bind("127.0.0.1:0")?;
     let setup = Setup::new(config, &args.training, console)?;
     let host = local::Host::new(&args.program, (args.ranks, args.restarts), &setup)?;
-    Controller::open(setup, bound, false, extensions)?.run(Some(host))
+    Controller::open(setup, bound, None, extensions)?.run(Some(host))
 }
 
 /// `flodl serve`.
 pub(crate) fn serve(args: &ServeArgs, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
-    let config = config(&args.training, args.ranks)?;
+    let Some(ranks) = args.ranks else {
+        let dir = args.resume_journal.as_deref().ok_or_else(|| Failure::usage("give -n, the ranks of the run"))?;
+        return resume(dir, extensions, console);
+    };
+    let config = config(&args.training, ranks)?;
     let bound = bind(&args.listen)?;
     let setup = Setup::new(config, &args.training, console)?;
-    let controller = Controller::open(setup, bound, true, extensions)?;
+    let lock = Lock::take(&setup.dir).map_err(Failure::failed)?;
+    let journal = Journal::new(FileStore::new(&setup.dir), Image::default());
+    let past = Past { journal, lock, generation: 0, restored: None };
+    let controller = Controller::open(setup, bound, Some(past), extensions)?;
     let dir = controller.setup.dir.path().display();
     console.say(&format!("waiting for hosts; let one in with: flodl ticket HOST --run-dir {dir}"));
+    console.say(&format!("should this controller die: flodl serve --resume-journal {dir}"));
     controller.run(None)
+}
+
+/// `flodl serve --resume-journal`: another controller for a run whose own has died.
+fn resume(path: &Path, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
+    let dir = RunDir::open(path)?;
+    let lock = Lock::take(&dir).map_err(Failure::failed)?;
+    let Credentials { secret, run_id, .. } = Credentials::read(&dir).map_err(Failure::failed)?;
+    let (image, restored, torn) = journal::restored(&dir, run_id).map_err(Failure::failed)?;
+    let config = restored.start.config.clone();
+    let generation = restored.start.generation + 1;
+    console.say(&format!("run {} goes on, everything it leaves is in {}", config.run_id, dir.path().display()));
+    if torn > 0 {
+        console.say(&format!("the last {torn} bytes of its journal were not finished and count for nothing"));
+    }
+    let bound = bind(&restored.start.address)?;
+    let guard = extensions.guard.is_none().then_some(config.scheduling.guard);
+    let keep = restored.start.keep_checkpoints;
+    let setup = Setup { config, secret, summary: None, guard, keep, console: console.clone(), dir };
+    let journal = Journal::new(FileStore::new(&setup.dir), image);
+    let past = Past { journal, lock, generation, restored: Some(Box::new(restored)) };
+    Controller::open(setup, bound, Some(past), extensions)?.run(None)
+}
+
+/// What is written down of a run, for the controller after this one; and from the one before it.
+struct Past {
+    journal: Journal<FileStore>,
+    lock: Lock,
+    generation: u64,
+    restored: Option<Box<Restored>>,
 }
 
 /// A run's settings and its folder.
@@ -174,6 +214,9 @@ struct Controller {
     listener: Async<TcpListener>,
     requests: Requests,
     own: Own,
+    earlier: Store,
+    /// Held to the end, where other hosts may join.
+    journal: Option<(Journal<FileStore>, Lock)>,
 }
 
 /// What the program brings for others than the coordinator.
@@ -183,32 +226,51 @@ struct Own {
 }
 
 impl Controller {
-    /// Says where it listens, to people and in the run directory. `takes_relays`: other hosts may join.
+    /// Says where it listens, to people and in the run directory. With a `past` other hosts may join, and the run survives
+    /// its controller.
     fn open(
         setup: Setup,
         (listener, address): (Async<TcpListener>, SocketAddr),
-        takes_relays: bool,
+        past: Option<Past>,
         extensions: Extensions,
     ) -> Result<Controller, Failure> {
         let credentials =
             Credentials { run_id: setup.config.run_id, secret: setup.secret.clone(), address: address.to_string() };
         credentials.write(&setup.dir).map_err(Failure::failed)?;
         setup.console.say(&format!("listening on {address}"));
-        let clock = Clock::new();
+        let (earlier, until) = sink::earlier(setup.dir.path());
+        let clock = Clock::from(until);
         let Extensions { guard: own, outer, on_epoch, on_eval } = extensions;
         let guard = guard(own, setup.guard)?;
-        let core = Coordinator::with_guard(setup.config.clone(), guard, clock.now()).map_err(Failure::usage)?;
-        let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, takes_relays);
+        let generation = past.as_ref().map_or(0, |past| past.generation);
+        let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, past.is_some());
+        let gate = Arc::new(gate.of_generation(generation));
+        let (core, journal) = match past {
+            None => (Coordinator::with_guard(setup.config.clone(), guard, clock.now()), None),
+            Some(Past { mut journal, lock, restored, .. }) => {
+                let (run_id, config, address) = (setup.config.run_id, setup.config.clone(), address.to_string());
+                let keep_checkpoints = setup.keep;
+                let start = Start { run_id, generation, address, keep_checkpoints, config: config.clone() };
+                let unwritten = |error| Failure::failed(format!("the journal cannot be written: {error}"));
+                journal.write(Entry::Start(Box::new(start))).map_err(unwritten)?;
+                let core = match restored {
+                    Some(restored) => Coordinator::resume(*restored, generation, guard, clock.now()),
+                    None => Coordinator::with_guard(config, guard, clock.now()).map(|core| core.recording(generation)),
+                };
+                (core, Some((journal, lock)))
+            }
+        };
+        let (core, requests) = (core.map_err(Failure::usage)?, Requests::listen()?);
         let own = Own { outer, hooks: Hooks { on_epoch, on_eval } };
-        Ok(Controller { core, clock, gate: Arc::new(gate), listener, requests: Requests::listen()?, setup, own })
+        Ok(Controller { core, clock, gate, listener, requests, own, earlier, journal, setup })
     }
 
     /// Runs to the end, and leaves what a run leaves.
     fn run(self, host: Option<local::Host>) -> Result<ExitCode, Failure> {
-        let Controller { setup, core, clock, gate, listener, requests, own } = self;
+        let Controller { setup, core, clock, gate, listener, requests, own, earlier, journal } = self;
         let patience = setup.config.patience;
         let (record, records) = bounded(limits::RECORDS);
-        let watched = Watched { dir: setup.dir.path().to_owned(), is_local: host.is_some(), clock };
+        let watched = Watched { earlier, dir: setup.dir.path().to_owned(), is_local: host.is_some(), clock };
         let monitor = sink::start(records, watched, (setup.console.clone(), own.hooks))
             .map_err(|error| Failure::failed(format!("the monitor's thread cannot be started: {error}")))?;
         let (event, events) = bounded(limits::EVENTS);
@@ -217,7 +279,10 @@ impl Controller {
         let acceptor = Acceptor::new(gate, clock, event.clone(), link, &busy);
         let root = Root::start(patience, own.outer, event.clone())?;
         let (saver, desk) = Saver::new(setup.config.run_id, &setup.dir, setup.keep, root.clone());
-        let ports = Ports { records: record, root: Box::new(root.clone()), saves: Box::new(desk) };
+        let (journal, lock) = journal.unzip();
+        let recorder = journal.map(|journal| Recorder::start(journal, event.clone())).transpose()?;
+        let journal = recorder.as_ref().map(Recorder::entries);
+        let ports = Ports { records: record, root: Box::new(root.clone()), saves: Box::new(desk), journal };
         let driver = Driver::new(core, clock, ports);
         let tasks = [
             smol::spawn(acceptor.clone().listen(listener)),
@@ -241,6 +306,8 @@ impl Controller {
             }
             exit
         });
+        recorder.into_iter().for_each(Recorder::finish);
+        drop(lock);
         let seen = monitor.join();
         setup.console.finish();
         match seen {

@@ -11,6 +11,7 @@ mod controller;
 mod failure;
 mod hooks;
 mod join;
+mod journal;
 mod local;
 mod look;
 mod painter;

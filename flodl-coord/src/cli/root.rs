@@ -80,6 +80,9 @@ impl Reducer for Root {
         match order {
             ToRoot::Layout(sizes) => self.handle.layout(sizes).map_err(|gone| gone.to_string()),
             ToRoot::Control(control) => self.handle.control(control).map_err(|gone| gone.to_string()),
+            ToRoot::Restore { session, round, version, digest } => {
+                self.handle.restore((session, round), (version, digest)).map_err(|gone| gone.to_string())
+            }
             ToRoot::Left(session) => {
                 if let Some(link) = self.links().remove(&session) {
                     smol::spawn(part(link)).detach();
@@ -100,6 +103,7 @@ async fn tell(reports: Receiver<Report>, events: Sender<Event>) {
     while let Ok(report) = reports.recv().await {
         let event = match report {
             Report::Folded(folded) => Event::Input(Input::Folded(folded)),
+            Report::Restored { version, result } => Event::Input(Input::Restored { version, result }),
             Report::Warning(text) => Event::Notice(Reason::new("root", text)),
             Report::Waiting { round, rank, chunk } => Event::Input(Input::RootWaits { round, rank, chunk }),
         };

@@ -83,6 +83,12 @@ impl RunDir {
         Ok(RunDir { path })
     }
 
+    /// One that is there.
+    pub(crate) fn open(path: &Path) -> Result<RunDir, RunDirError> {
+        let path = fs::canonicalize(path).map_err(|error| RunDirError::Unusable { path: path.to_owned(), error })?;
+        if path.is_dir() { Ok(RunDir { path }) } else { Err(RunDirError::NotAFolder { path }) }
+    }
+
     /// The run directory of another process: `named`, or the only `flodl-run-*` folder within `here`.
     pub(crate) fn find(named: Option<&Path>, here: &Path) -> Result<RunDir, FindError> {
         if let Some(path) = named {

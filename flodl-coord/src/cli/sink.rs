@@ -7,12 +7,13 @@ use crate::shell::Clock;
 use async_channel::Receiver;
 use core::time::Duration;
 use flodl_monitor::progress::epoch_done;
+use flodl_monitor::timeline::Reader;
 use flodl_monitor::{Progress, Store, Timeline, describe};
 use flodl_wire::message::Record;
 use flodl_wire::message::record::{Body, Event, EventKind, Node};
 use flodl_wire::{Epoch, Rank, Time};
 use smol::{Timer, future};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use std::{io, thread};
@@ -41,6 +42,8 @@ pub(crate) struct Seen {
 /// The run that is watched.
 #[derive(Debug)]
 pub(crate) struct Watched {
+    /// What earlier controllers of the run have recorded.
+    pub(crate) earlier: Store,
     /// Its directory.
     pub(crate) dir: PathBuf,
     /// The ranks run on this host, and their logs are in that directory.
@@ -49,16 +52,27 @@ pub(crate) struct Watched {
     pub(crate) clock: Clock,
 }
 
+/// What earlier controllers have recorded in the run directory, and until when. Lines that are no records are passed over.
+pub(crate) fn earlier(dir: &Path) -> (Store, Time) {
+    let (mut store, mut until) = (Store::new(), Time::ZERO);
+    // Where there is no timeline nothing of it is lost.
+    for record in Reader::open(dir).into_iter().flatten().flatten() {
+        until = until.max(record.at);
+        store.take(&record);
+    }
+    (store, until)
+}
+
 /// Starts the thread. It ends when every sender of `records` is gone.
 pub(crate) fn start(
     records: Receiver<Record>,
-    run: Watched,
+    mut run: Watched,
     (console, hooks): (Console, Hooks),
 ) -> io::Result<JoinHandle<Seen>> {
     let timeline = Timeline::in_folder(&run.dir, ROTATE_AT);
     let path = timeline.path();
     let pace = Pace::from(run.clock.now());
-    let sink = Sink { store: Store::new(), timeline, console, run, pace, hooks };
+    let sink = Sink { store: std::mem::take(&mut run.earlier), timeline, console, run, pace, hooks };
     thread::Builder::new()
         .name("flodl-monitor".to_owned())
         .spawn(move || Seen { store: sink.run(&records), timeline: path })

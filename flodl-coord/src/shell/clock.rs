@@ -1,6 +1,5 @@
-//! The controller's clock: nanoseconds since it started.
+//! The controller's clock: nanoseconds since the run's first one started, as far as a later one knows.
 
-use core::time::Duration;
 use flodl_wire::Time;
 use std::time::Instant;
 
@@ -8,6 +7,8 @@ use std::time::Instant;
 #[derive(Copy, Clone, Debug)]
 pub struct Clock {
     origin: Instant,
+    /// What it shows at its origin.
+    start: Time,
 }
 
 impl Clock {
@@ -15,17 +16,23 @@ impl Clock {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a clock that starts is not a default value")]
     pub fn new() -> Clock {
-        Clock { origin: Instant::now() }
+        Clock::from(Time::ZERO)
+    }
+
+    /// A clock that goes on now from where another one was.
+    #[must_use]
+    pub fn from(start: Time) -> Clock {
+        Clock { origin: Instant::now(), start }
     }
 
     /// The time.
     #[must_use]
     pub fn now(&self) -> Time {
-        Time::ZERO.plus(self.origin.elapsed())
+        self.start.plus(self.origin.elapsed())
     }
 
     /// When `time` is by the machine's clock; `None` where that lies beyond it.
     pub(crate) fn instant(&self, time: Time) -> Option<Instant> {
-        self.origin.checked_add(Duration::from_nanos(time.0))
+        self.origin.checked_add(time.since(self.start))
     }
 }

@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::edge;
 use super::limits;
+use crate::journal::Entry;
 use crate::{Coordinator, Input, Output, SaveRequest};
 use async_channel::{Receiver, Sender, TrySendError};
 use core::time::Duration;
@@ -12,7 +13,7 @@ use flodl_wire::message::Record;
 use flodl_wire::message::join::LayoutSizes;
 use flodl_wire::message::record::{Body, Event as RecordEvent, EventKind, Reason};
 use flodl_wire::{Frame, Stream};
-use flodl_wire::{HostId, Incarnation, Rank, SessionId};
+use flodl_wire::{HostId, Incarnation, Rank, Round, SessionId, Version};
 use smol::Timer;
 use smol::future;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,6 +74,17 @@ pub enum ToRoot {
     Control(Control),
     /// A relay is gone: nothing more comes from it.
     Left(SessionId),
+    /// After a restart: that session's relay is asked for the consensus in force.
+    Restore {
+        /// The session.
+        session: SessionId,
+        /// The number that its chunks will have.
+        round: Round,
+        /// The consensus.
+        version: Version,
+        /// Its digest.
+        digest: u64,
+    },
 }
 
 /// The root reducer, as the driver needs it.
@@ -102,6 +114,8 @@ pub struct Ports {
     pub root: Box<dyn Reducer>,
     /// Whoever writes checkpoint sets.
     pub saves: Box<dyn Saves>,
+    /// Whoever writes the journal, where there is one. A full one loses entries, and is told everything again later.
+    pub journal: Option<Sender<Entry>>,
 }
 
 /// The owner of a [`Coordinator`].
@@ -255,6 +269,10 @@ impl Driver {
                 }
             }
             Output::Save(request) => self.save(request),
+            Output::Restore { session, round, version, digest } => {
+                self.tell_root(ToRoot::Restore { session, round, version, digest });
+            }
+            Output::Journal(entry) => self.journal(entry),
             Output::Record(body) => self.record(body),
             Output::End { exit } => self.ended = Some(exit),
         }
@@ -306,6 +324,14 @@ impl Driver {
         let version = request.version;
         if let Err(error) = self.ports.saves.save(request) {
             self.pending.push_back(Input::Saved { version, result: Err(error) });
+        }
+    }
+
+    /// Hands an entry to the journal, and never waits for it: a change that is lost is made good by the next complete record.
+    fn journal(&mut self, entry: Entry) {
+        let Some(journal) = &self.ports.journal else { return };
+        if journal.try_send(entry).is_err() {
+            self.notice(Reason::new("journal-late", "the journal is too slow: it misses an entry"));
         }
     }
 
@@ -397,7 +423,12 @@ mod tests {
             let (record, records) = async_channel::bounded(100);
             let (orders, root) = async_channel::bounded(100);
             let (request, saves) = async_channel::bounded(1);
-            let ports = Ports { records: record, root: Box::new(Orders(orders)), saves: Box::new(Sets(request)) };
+            let ports = Ports {
+                records: record,
+                root: Box::new(Orders(orders)),
+                saves: Box::new(Sets(request)),
+                journal: None,
+            };
             let mut driver = Driver::new(core, Clock::new(), ports);
             let (queue, queued) = async_channel::bounded(queue);
             let (open, _) = async_channel::bounded(1);

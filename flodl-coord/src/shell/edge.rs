@@ -39,7 +39,7 @@ pub(crate) fn speaker(input: &Input) -> Option<(Rank, Incarnation)> {
             | HostReport::RankLost { rank, incarnation, .. }
             | HostReport::WillRestart { rank, incarnation } => Some((*rank, *incarnation)),
             // Whether it may speak for that life is the core's to say: its answer may be `Fenced`.
-            HostReport::RankState(_) => None,
+            HostReport::RankState(_) | HostReport::CommitPart { .. } | HostReport::Back { .. } => None,
             HostReport::Waiting { .. } | HostReport::Heartbeat | HostReport::Leaving => None,
         },
         _ => None,

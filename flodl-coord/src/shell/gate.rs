@@ -21,6 +21,7 @@ pub struct Gate {
     patience: Duration,
     /// Whether relays may come over the network at all.
     takes_relays: bool,
+    generation: u64,
     table: Mutex<Table>,
 }
 
@@ -57,7 +58,14 @@ impl Gate {
     #[must_use]
     pub fn new(secret: Secret, run_id: RunId, patience: Duration, takes_relays: bool) -> Gate {
         let gate_key = secret.gate_key();
-        Gate { secret, gate_key, run_id, patience, takes_relays, table: Mutex::default() }
+        Gate { secret, gate_key, run_id, patience, takes_relays, generation: 0, table: Mutex::default() }
+    }
+
+    /// The gate of the run's `generation`th controller after the first. Its sessions have numbers of their own.
+    #[must_use]
+    pub fn of_generation(self, generation: u64) -> Gate {
+        self.table().last_session = generation << 32;
+        Gate { generation, ..self }
     }
 
     /// A new connection from `source`; `on_drop` is dropped when it must go. Also where the one that went for it came from.
@@ -220,7 +228,7 @@ impl Admission for Door<'_> {
     }
 
     fn generation(&self) -> u64 {
-        0
+        self.gate.generation
     }
 }
 

@@ -11,6 +11,8 @@ pub const CONTROL_QUEUE: usize = 4096;
 pub const RECORDS: usize = 16 * 1024;
 /// Checkpoint sets that wait to be written.
 pub const SAVES: usize = 4;
+/// Entries that wait for the journal; one more is dropped.
+pub const JOURNAL: usize = 1024;
 /// Ranks that a relay spoke for without leave, remembered so that each is reported once.
 pub(crate) const REFUSED_SPEAKERS: usize = 1024;
 /// How long accepting rests after the machine refused a connection (no descriptor left).

@@ -10,7 +10,7 @@ use flodl_wire::message::record::{Body, EventKind, Reason, Role};
 use flodl_wire::message::report::{RankState, Received, WindowReport};
 use flodl_wire::message::{HostReport, Report};
 use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, SessionId, Time, WindowId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who holds a position of the open window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(crate) struct Auditor {
     pub(crate) roster: Vec<(SessionId, Rank, Incarnation)>,
     pub(crate) digest: Option<u64>,
     losses: u32,
+    /// Lives that have said where they stand since the controller died last.
+    back: BTreeSet<(Rank, Incarnation)>,
     finals: u32,
     detached: Detached,
     pub(crate) attendance: Attendance,
@@ -82,6 +84,11 @@ impl Auditor {
     /// What a rank would say that received the whole result.
     pub(crate) fn received(&self, digest: u64) -> Received {
         Received { digest, divergence: Some(0.0), pre_norm: 1.0, post_norm: 1.0 }
+    }
+
+    /// The controller has died: who comes back from here on comes back to another one.
+    pub(crate) fn controller_died(&mut self) {
+        self.back.clear();
     }
 
     /// The coordinator is told something.
@@ -133,6 +140,7 @@ impl Auditor {
     /// What a rank said around the loss of its link counts as if it had said it now.
     fn restated(&mut self, fab: &Fabric, session: SessionId, state: &RankState) {
         self.detached.sessions.insert(state.rank, session);
+        self.back.insert((state.rank, state.incarnation));
         for word in &state.words {
             if let Report::WindowReport(report) = word {
                 self.reported(fab, (state.rank, state.incarnation), report);
@@ -278,7 +286,9 @@ impl Auditor {
 
     fn epoch_is_over(&mut self, fab: &mut Fabric) {
         let (missing, epoch) = (fab.ledger.missing(), fab.ledger.epoch);
-        if missing != self.quarantined {
+        // Another controller may give those another try whose setting aside was not written down.
+        let forgotten = fab.ledger.resumed && missing < self.quarantined;
+        if missing != self.quarantined && !forgotten {
             let what = format!("{epoch} was left with {missing} samples missing and {} set aside", self.quarantined);
             fab.ledger.broken(Rule::ExactlyOnce, what);
         }
@@ -336,6 +346,18 @@ impl Auditor {
                 if fab.ledger.on_duty.values().any(|open| open == schedule) =>
             {
                 fab.ledger.broken(Rule::Duty, format!("the evaluation of {rank} is over before its answer"));
+            }
+            EventKind::Resumed { version, .. } => {
+                let back = core::mem::take(&mut self.back);
+                fab.ledger.resumes(*version, &back);
+                // It waits for nobody that only the controller before it had told to evaluate.
+                fab.ledger.on_duty.clear();
+                self.newest.extend(back);
+                // What only the controller before it knew is forgotten: nobody has heard of it.
+                self.dead.clear();
+                (self.window, self.losses) = (None, 0);
+                self.leases.clear();
+                self.holds.iter_mut().for_each(|hold| *hold = Hold::Free);
             }
             EventKind::Quarantined { samples, .. } => self.quarantined += samples,
             EventKind::RankLeft { rank } => {

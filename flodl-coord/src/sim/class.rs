@@ -69,11 +69,19 @@ pub enum Class {
     DutyHang,
     /// The process of the next evaluation is killed in it.
     DutyCrash,
+    /// The controller's process is killed, and another one goes on with its journal within the patience.
+    ControllerRestart,
+    /// The controller stands still and loses its hosts; another one goes on with a copy of its journal, and then both live.
+    SecondController,
+    /// The end of the journal is lost with the next controller that is killed.
+    LostJournal,
+    /// The journal cannot be written for a while.
+    FullJournal,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 32] = [
+    pub const ALL: [Class; 36] = [
         Class::RankCrash,
         Class::RankError,
         Class::RelayDeath,
@@ -106,6 +114,10 @@ impl Class {
         Class::DutyError,
         Class::DutyHang,
         Class::DutyCrash,
+        Class::ControllerRestart,
+        Class::SecondController,
+        Class::LostJournal,
+        Class::FullJournal,
     ];
 
     /// Its name on the command line and in reports.
@@ -144,6 +156,10 @@ impl Class {
             Class::DutyError => "duty-error",
             Class::DutyHang => "duty-hang",
             Class::DutyCrash => "duty-crash",
+            Class::ControllerRestart => "controller-restart",
+            Class::SecondController => "second-controller",
+            Class::LostJournal => "lost-journal",
+            Class::FullJournal => "full-journal",
         }
     }
 

@@ -4,11 +4,14 @@ use super::auditor::Auditor;
 use super::fabric::{Event, Fabric};
 use super::mutant::Mutant;
 use super::net::{ConnId, Lane, Node, Packet};
+use super::succession::Paper;
 use super::violation::Rule;
 use crate::coordinator::Phase;
+use crate::journal::{Entry, Image, Journal, Restored, Start};
 use crate::shell::edge;
 use crate::shell::limits::{CONTROL_QUEUE, PARTING};
 use crate::{Config, Coordinator, Input, Membership, Output, SaveRequest, Slowing};
+use core::num::NonZeroU32;
 use core::time::Duration;
 use flodl_relay::root::{self, Root};
 use flodl_wire::message::control::Part;
@@ -17,8 +20,6 @@ use flodl_wire::message::report::{Evaluation, Folded, FoldedPart, SyncAck, SyncO
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Frame, HostId, Incarnation, Rank, RunId, SessionId, Stream};
 use std::collections::{BTreeMap, VecDeque};
-
-const ME: Node = Node::Controller;
 
 /// A relay's connections.
 #[derive(Debug)]
@@ -40,12 +41,15 @@ struct Peer {
 
 /// The process.
 pub(crate) struct Controller {
+    me: Node,
     pub(crate) core: Coordinator,
     root: Root,
     peers: BTreeMap<SessionId, Peer>,
     conns: BTreeMap<ConnId, (SessionId, Lane)>,
     pending: VecDeque<Input>,
     pub(crate) auditor: Auditor,
+    journal: Journal<Paper>,
+    generation: u64,
     pub(crate) saves: VecDeque<Box<SaveRequest>>,
     /// Who was told to evaluate first, and through which session.
     evaluator: Option<(SessionId, Rank, Incarnation)>,
@@ -73,22 +77,81 @@ impl Controller {
             scheduling: fab.options.scheduling.clone(),
             duties: fab.options.duties,
         };
-        let mut core = Coordinator::new(config, fab.now)?;
-        if fab.off(Mutant::DetachedIsNotDead) {
-            core.deadlines.detached = Duration::ZERO;
-        }
-        Ok(Controller {
+        let core = unprotected(fab, Coordinator::new(config.clone(), fab.now)?.recording(0));
+        let journal = Journal::new(Paper::default(), Image::default());
+        Ok(Controller::of(core, (config, 0), work.patience, (journal, Auditor::default())))
+    }
+
+    /// Another one, which goes on with what the journal says.
+    pub(crate) fn successor(
+        &mut self,
+        fab: &Fabric,
+        image: Image,
+        restored: Restored,
+    ) -> Result<Controller, crate::ConfigError> {
+        let generation = restored.start.generation + 1;
+        let (config, patience) = (restored.start.config.clone(), fab.options.work.patience);
+        let guard = config.scheduling.guard.build(1.0);
+        let core = unprotected(fab, Coordinator::resume(restored, generation, guard, fab.local(Node::Controller))?);
+        let paper = Paper { bytes: Vec::new(), full: self.paper().full.clone() };
+        let (journal, mut auditor) = (Journal::new(paper, image), core::mem::take(&mut self.auditor));
+        auditor.controller_died();
+        Ok(Controller::of(core, (config, generation), patience, (journal, auditor)))
+    }
+
+    fn of(
+        core: Coordinator,
+        (config, generation): (Config, u64),
+        patience: Duration,
+        (mut journal, auditor): (Journal<Paper>, Auditor),
+    ) -> Controller {
+        let (run_id, address, keep_checkpoints) = (config.run_id, "sim:1".to_owned(), NonZeroU32::MIN);
+        // Where its disk is full, the first entry that can be written brings everything.
+        let start = Start { run_id, generation, address, keep_checkpoints, config };
+        journal.write(Entry::Start(Box::new(start))).ok();
+        Controller {
+            me: Node::Controller,
             core,
-            root: Root::new(work.patience),
+            root: Root::new(patience),
             peers: BTreeMap::new(),
             conns: BTreeMap::new(),
             pending: VecDeque::new(),
-            auditor: Auditor::default(),
+            auditor,
+            journal,
+            generation,
             saves: VecDeque::new(),
             evaluator: None,
             exit: None,
             inputs: 0,
-        })
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        if self.is_former() { "the former controller" } else { "controller" }
+    }
+
+    /// The journal's disk.
+    pub(crate) fn paper(&self) -> &Paper {
+        self.journal.store()
+    }
+
+    /// How many controllers were before it.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Another one has taken its place: what it does from here on changes nothing that is true.
+    pub(crate) fn is_outlived(&mut self) {
+        self.me = Node::Former;
+    }
+
+    fn is_former(&self) -> bool {
+        self.me == Node::Former
+    }
+
+    /// Whether that session is one of its own.
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.peers.contains_key(&session)
     }
 
     /// A relay's two connections have finished their handshakes.
@@ -147,7 +210,7 @@ impl Controller {
                 if let Some(peer) = self.peers.get_mut(&session) {
                     peer.ended = true;
                 }
-                fab.close(ME, conn, "the root closed it");
+                fab.close(self.me, conn, "the root closed it");
                 fab.after(PARTING.as_nanos() as u64, Event::Part(session));
                 self.pump(fab);
             }
@@ -164,13 +227,23 @@ impl Controller {
         self.drain(fab);
     }
 
+    /// What happens to its process.
+    pub(crate) fn event(&mut self, fab: &mut Fabric, event: Event) {
+        match event {
+            Event::Packet(_, conn, packet) => self.arrive(fab, conn, packet),
+            Event::Told(_, input) => self.told(fab, *input),
+            Event::Part(session) => self.part(fab, session),
+            _ => self.wake(fab),
+        }
+    }
+
     pub(crate) fn told(&mut self, fab: &mut Fabric, input: Input) {
         self.pending.push_back(input);
         self.drain(fab);
     }
 
     pub(crate) fn wake(&mut self, fab: &mut Fabric) {
-        let now = fab.local(ME);
+        let now = fab.local(self.me);
         if self.root.next_deadline().is_some_and(|at| at <= now) {
             self.root.handle(root::Input::Tick, now);
             self.drain_root(fab);
@@ -207,13 +280,15 @@ impl Controller {
             }
             let Some(input) = self.pending.pop_front() else { break };
             let Some(input) = self.mutated(fab, input) else { continue };
-            fab.say(|| format!("controller < {input:?}"));
-            self.auditor.input(fab, &input);
-            self.core.handle(input, fab.local(ME));
+            fab.say(|| format!("{} < {input:?}", self.name()));
+            if !self.is_former() {
+                self.auditor.input(fab, &input);
+            }
+            self.core.handle(input, fab.local(self.me));
             self.check_tally(fab);
         }
-        fab.wake(ME, self.core.next_deadline());
-        fab.wake(ME, self.root.next_deadline());
+        fab.wake(self.me, self.core.next_deadline());
+        fab.wake(self.me, self.root.next_deadline());
     }
 
     /// Now and then: is what the coordinator keeps of its members true?
@@ -227,10 +302,12 @@ impl Controller {
     }
 
     fn carry_out(&mut self, fab: &mut Fabric, output: Output) {
-        fab.say(|| format!("controller > {output:?}"));
+        fab.say(|| format!("{} > {output:?}", self.name()));
         let Some(output) = self.misdirected(fab, output) else { return };
         self.keeps_leases(fab, &output);
-        self.auditor.output(fab, &output);
+        if !self.is_former() {
+            self.auditor.output(fab, &output);
+        }
         match output {
             Output::ToHost { session, control } => {
                 if let (Control::Admit(admit), Some(peer)) = (&control, self.peers.get(&session)) {
@@ -245,6 +322,13 @@ impl Controller {
             Output::Layout(sizes) => self.tell_root(fab, root::Input::Layout(sizes)),
             Output::CloseHost { session } => self.leave(fab, session),
             Output::Save(request) => self.saves.push_back(request),
+            Output::Restore { session, round, version, digest } => {
+                self.tell_root(fab, root::Input::Restore { session, round, version, digest });
+            }
+            // A disk that is full costs nothing but what the next controller would find there.
+            Output::Journal(entry) => {
+                self.journal.write(entry).ok();
+            }
             Output::Record(_) => {}
             Output::End { exit } => self.exit = Some(exit),
         }
@@ -265,7 +349,7 @@ impl Controller {
             Ok(_) if fab.net.waiting(control, false) >= CONTROL_QUEUE => {
                 self.lose(fab, session, "it takes no control messages".to_owned());
             }
-            Ok(frame) => fab.frame(ME, control, frame),
+            Ok(frame) => fab.frame(self.me, control, frame),
             Err(error) => self.lose(fab, session, format!("a message for it cannot be sent: {error}")),
         }
     }
@@ -285,14 +369,14 @@ impl Controller {
         (peer.open, peer.ended) = (false, true);
         let (control, data) = (peer.control, peer.data);
         if !fab.off(Mutant::SessionNumber) {
-            fab.close(ME, control, "the controller closed it");
-            fab.close(ME, data, "the controller closed it");
+            fab.close(self.me, control, "the controller closed it");
+            fab.close(self.me, data, "the controller closed it");
         }
         self.pump(fab);
     }
 
     fn tell_root(&mut self, fab: &mut Fabric, input: root::Input) {
-        self.root.handle(input, fab.local(ME));
+        self.root.handle(input, fab.local(self.me));
         self.drain_root(fab);
         self.pump(fab);
     }
@@ -311,7 +395,7 @@ impl Controller {
                     }
                     None => break,
                 };
-                self.root.handle(input, fab.local(ME));
+                self.root.handle(input, fab.local(self.me));
                 self.drain_root(fab);
             }
         }
@@ -321,18 +405,25 @@ impl Controller {
         while let Some(output) = self.root.poll() {
             match output {
                 root::Output::Result { session, chunk } => {
-                    fab.ledger.result(&chunk);
+                    if !self.is_former() {
+                        fab.ledger.result(&chunk);
+                    }
                     if let Some(peer) = self.peers.get(&session).filter(|peer| peer.read) {
-                        fab.chunk(ME, peer.data, chunk);
+                        fab.chunk(self.me, peer.data, chunk);
                     }
                 }
                 root::Output::Folded(folded) => {
-                    fab.ledger.folded(&folded);
+                    if !self.is_former() {
+                        fab.ledger.folded(&folded);
+                    }
                     self.folded(fab, folded);
                 }
                 root::Output::Waiting { .. } if fab.off(Mutant::CutOff) => {}
                 root::Output::Waiting { round, rank, chunk } => {
                     self.pending.push_back(Input::RootWaits { round, rank, chunk });
+                }
+                root::Output::Restored { version, result } => {
+                    self.pending.push_back(Input::Restored { version, result });
                 }
                 root::Output::Breach { session, why } => {
                     fab.say(|| format!("the root closes {session}: {why}"));
@@ -390,6 +481,9 @@ impl Controller {
             Input::FromRank { report: Report::Heartbeat { step }, .. } if fab.off(Mutant::StallCeiling) => {
                 *step = fab.events;
             }
+            Input::FromHost { report: HostReport::RankState(state), .. } if fab.off(Mutant::LeasesKept) => {
+                state.plan = None;
+            }
             _ => {}
         }
         let notice = matches!(input, Input::FromHost { report: RankExited { .. } | RankLost { .. }, .. });
@@ -397,6 +491,9 @@ impl Controller {
     }
 
     fn misdirected(&mut self, fab: &Fabric, mut output: Output) -> Option<Output> {
+        if self.forgets(fab, &mut output) {
+            return None;
+        }
         if fab.off(Mutant::ConsensusBeforeSource)
             && let Output::Broadcast(Control::RequestParams { roster, .. }) = &mut output
         {
@@ -486,6 +583,14 @@ impl Controller {
             self.pending.push_back(Input::FromRank { session, rank, incarnation, report: Report::SyncAck(ack) });
         }
     }
+}
+
+/// What a mutant leaves of a core's deadlines.
+fn unprotected(fab: &Fabric, mut core: Coordinator) -> Coordinator {
+    if fab.off(Mutant::DetachedIsNotDead) {
+        core.deadlines.detached = Duration::ZERO;
+    }
+    core
 }
 
 fn name(host: u32) -> HostId {

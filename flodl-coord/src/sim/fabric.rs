@@ -34,8 +34,8 @@ pub(crate) enum Event {
     Start { host: u32, relay: u32, life: (Rank, Incarnation) },
     /// A process is killed.
     Kill(Node),
-    /// Something tells the coordinator.
-    Told(Box<Input>),
+    /// Something tells the run's so-manieth controller.
+    Told(u64, Box<Input>),
     /// A data link that has ended takes its session with it.
     Part(SessionId),
     /// A fault strikes.
@@ -44,6 +44,12 @@ pub(crate) enum Event {
     Resume(Node),
     /// A relay dials.
     Dial(u32),
+    /// Another controller starts.
+    Succeed,
+    /// A controller that stood still goes on, where another one may have taken its place.
+    Return,
+    /// The journal's disk has room again.
+    PaperIsThere,
     /// A relay, which is the host's so-manieth, dials again after its link broke.
     Redial { host: u32, relay: u32, first: SessionId },
 }
@@ -94,6 +100,11 @@ impl Vital {
         Vital { alive: true, paused: false, backlog: Vec::new(), wake: None, fuse: None, blown: false }
     }
 
+    /// Nobody.
+    fn gone() -> Vital {
+        Vital { alive: false, ..Vital::new() }
+    }
+
     /// One more input or output; `true`: it does not come to it any more.
     pub(crate) fn burn(&mut self) -> bool {
         if let Some(left) = &mut self.fuse {
@@ -114,6 +125,7 @@ pub(crate) struct Fabric {
     pub(crate) rng: Rng,
     pub(crate) ledger: Ledger,
     pub(crate) controller: Vital,
+    pub(crate) former: Vital,
     pub(crate) hosts: Vec<Vital>,
     pub(crate) seats: Vec<Vital>,
     /// How far each host's clock is ahead.
@@ -170,6 +182,7 @@ impl Fabric {
             rng: rng.fork(),
             ledger: Ledger::new(seed, options.work.samples),
             controller: Vital::new(),
+            former: Vital::gone(),
             hosts: (0..hosts).map(|_| Vital::new()).collect(),
             seats: Vec::new(),
             ahead,
@@ -216,6 +229,7 @@ impl Fabric {
     pub(crate) fn vital(&mut self, node: Node) -> &mut Vital {
         match node {
             Node::Controller => &mut self.controller,
+            Node::Former => &mut self.former,
             Node::Host(host) => &mut self.hosts[host as usize],
             Node::Seat(seat) => &mut self.seats[seat as usize],
         }
@@ -228,7 +242,7 @@ impl Fabric {
 
     fn ahead_of(&self, node: Node) -> u64 {
         match node {
-            Node::Controller => 0,
+            Node::Controller | Node::Former => 0,
             Node::Host(host) => self.ahead[host as usize],
             Node::Seat(seat) => self.ahead[self.host_of[seat as usize] as usize],
         }

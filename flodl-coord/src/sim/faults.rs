@@ -116,16 +116,44 @@ impl World {
             Class::Replay | Class::Flip => self.tamper(class, rng),
             Class::DiskFull | Class::FailedSync | Class::TornWrite => self.strike_disk(class, rng),
             Class::Stop => {
-                self.fab.after(0, Event::Told(Box::new(Input::Stop)));
-                Some(now)
-            }
-            Class::ControllerDeath => {
-                self.fab.controller.fuse = Some(rng.within(1, 300));
+                self.tell(0, Input::Stop);
                 Some(now)
             }
             Class::DutyError | Class::DutyHang | Class::DutyCrash => {
                 self.fab.duty_fault = Some(class);
                 Some(now)
+            }
+            Class::ControllerDeath
+            | Class::ControllerRestart
+            | Class::SecondController
+            | Class::LostJournal
+            | Class::FullJournal => self.strike_controller(class, rng),
+        }
+    }
+
+    fn strike_controller(&mut self, class: Class, rng: &mut Rng) -> Option<Time> {
+        let now = self.fab.now;
+        match class {
+            Class::ControllerDeath => {
+                self.fab.controller.fuse = Some(rng.within(1, 300));
+                Some(now)
+            }
+            Class::ControllerRestart => {
+                let after = self.some_time(rng, 0.02, 0.4);
+                self.succession.after_ns = Some(after);
+                self.fab.controller.fuse = Some(rng.within(1, 300));
+                Some(Time(now.0 + after))
+            }
+            Class::SecondController => self.second_controller(rng),
+            Class::LostJournal => {
+                self.succession.loses = rng.within(1, 400) as usize;
+                Some(now)
+            }
+            _ => {
+                let until = Time(now.0 + self.some_time(rng, 0.05, 3.0));
+                self.controller.paper().full.set(true);
+                self.fab.post(until, Event::PaperIsThere);
+                Some(until)
             }
         }
     }
@@ -143,8 +171,7 @@ impl World {
         match class {
             Class::Slow => {
                 seat.device.slowed = (slowness, until);
-                let batch =
-                    self.fab.options.speeds[rank.0 as usize % self.fab.options.speeds.len()].batch_ns * slowness;
+                let batch = self.fab.options.speed(rank).batch_ns * slowness;
                 if batch > self.fab.options.work.patience.as_nanos() as f64 {
                     self.fab.touched.insert(rank);
                 }
@@ -197,7 +224,7 @@ impl World {
             return None;
         }
         match node {
-            Node::Controller => (0..self.hosts.len() as u32).for_each(|host| self.fab.touch(host)),
+            Node::Controller | Node::Former => (0..self.hosts.len() as u32).for_each(|host| self.fab.touch(host)),
             Node::Host(host) => self.fab.touch(host),
             Node::Seat(seat) => {
                 let (rank, _) = self.seats[seat as usize].as_ref()?.life;
@@ -286,7 +313,7 @@ impl World {
     }
 
     /// Between so many and so many patiences.
-    fn some_time(&self, rng: &mut Rng, low: f64, high: f64) -> u64 {
+    pub(crate) fn some_time(&self, rng: &mut Rng, low: f64, high: f64) -> u64 {
         (self.fab.options.work.patience.as_nanos() as f64 * rng.log_within(low, high)) as u64
     }
 }

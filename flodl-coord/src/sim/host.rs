@@ -5,7 +5,8 @@ use super::mutant::Mutant;
 use super::net::{ConnId, Lane, Node, Packet};
 use super::violation::Rule;
 use flodl_relay::fold::{self, HostFold, Order};
-use flodl_relay::relay::{self, Closing, Relay, Warning};
+use flodl_relay::limits::DIAL_PAUSE;
+use flodl_relay::relay::{self, Answer, Closing, Newest, Relay, Warning};
 use flodl_relay::routes::{Connection, Peer};
 use flodl_wire::handshake::Channel;
 use flodl_wire::message::{Control, Data, Report};
@@ -39,6 +40,11 @@ pub(crate) struct Host {
     /// What its ranks said of windows and rounds, and how far it sent which round: nothing of it goes up twice.
     sent: Sent,
     pub(crate) ended: bool,
+    newest: Newest,
+    /// It has been with that controller.
+    generation: u64,
+    /// It has just reached one that it does not listen to.
+    pub(crate) astray: bool,
 }
 
 /// What went up, through whatever link.
@@ -92,9 +98,17 @@ impl Host {
             round: None,
             sent: Sent::default(),
             ended: false,
+            newest: Newest::new(0),
+            generation: 0,
+            astray: false,
         };
         fab.wake(Node::Host(me), host.relay.next_deadline());
         host
+    }
+
+    /// The same, under the run's so-manieth controller.
+    pub(crate) fn under(self, generation: u64) -> Host {
+        Host { newest: Newest::new(generation), generation, ..self }
     }
 
     fn node(&self) -> Node {
@@ -218,6 +232,11 @@ impl Host {
             }
             relay::Output::Close { connection, .. } => fab.close(me, conn(connection), "its relay closed it"),
             relay::Output::Redial { session } => self.redial(fab, session),
+            relay::Output::Offer(chunks) => {
+                for (chunk, (_, uplink)) in chunks.into_iter().filter_map(|chunk| Some((chunk, self.uplink?))) {
+                    fab.send(me, uplink, Packet::Data(Data::Contribution(chunk)));
+                }
+            }
             relay::Output::Warn(warning) => self.warned(fab, &warning),
             relay::Output::End(how) => {
                 fab.say(|| format!("host {} ends: {how:?}", self.me));
@@ -314,10 +333,8 @@ impl Host {
 
     /// Lets go of a broken link and dials again.
     fn redial(&mut self, fab: &mut Fabric, first: SessionId) {
-        let Some((control, data)) = self.uplink.take() else { return };
-        for conn in [control, data] {
-            fab.close(self.node(), conn, "its relay closed it");
-        }
+        let Some(conns) = self.uplink.take() else { return };
+        self.hangs_up(fab, conns);
         // Two handshakes of a round trip and a half each, one after the other.
         let trips = 3.0 * (fab.options.wide[0].latency_ns + fab.options.wide[1].latency_ns);
         let dialling = fab.rng.within(100_000, 5_000_000) + trips as u64;
@@ -333,10 +350,36 @@ impl Host {
         }
     }
 
+    fn hangs_up(&self, fab: &mut Fabric, (control, data): (ConnId, ConnId)) {
+        for conn in [control, data] {
+            fab.close(self.node(), conn, "its relay closed it");
+        }
+    }
+
+    /// The run's so-manieth controller, to which it was last connected.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// The controller's door is open again.
-    pub(crate) fn resumed(&mut self, fab: &mut Fabric, conns: (ConnId, ConnId)) {
-        self.uplink = Some(conns);
-        self.feed(fab, relay::Input::Resumed { session: SessionId(u64::from(conns.0.0)) });
+    pub(crate) fn resumed(&mut self, fab: &mut Fabric, conns: (ConnId, ConnId), (generation, first): (u64, SessionId)) {
+        let answer = match self.newest.answers(generation) {
+            Answer::Outlived if fab.off(Mutant::Generation) => Answer::Same,
+            answer => answer,
+        };
+        if answer == Answer::Outlived {
+            fab.say(|| format!("host {} does not listen to controller {generation}", self.me));
+            self.hangs_up(fab, conns);
+            self.astray = true;
+            return fab.after(DIAL_PAUSE.as_nanos() as u64, Event::Redial { host: self.me, relay: self.number, first });
+        }
+        (self.uplink, self.generation, self.astray) = (Some(conns), generation, false);
+        let anew = answer == Answer::Anew;
+        if anew {
+            // Another controller has heard nothing yet.
+            self.sent = Sent::default();
+        }
+        self.feed(fab, relay::Input::Resumed { session: SessionId(u64::from(conns.0.0)), anew });
         if fab.off(Mutant::Attachment) {
             self.attach_all(fab);
         }

@@ -10,7 +10,7 @@ use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::data::Chunk;
 use flodl_wire::message::report::{Folded, FoldedPart};
 use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, Time, Version};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A rank in one of its lives.
 pub(crate) type Life = (Rank, Incarnation);
@@ -51,6 +51,17 @@ pub(crate) struct Truth {
     pub(crate) repeats: u64,
 }
 
+/// What a commit changes of them.
+#[derive(Clone, Debug)]
+struct Accounts {
+    version: Option<Version>,
+    consensus: Vec<u8>,
+    past: usize,
+    epoch: Epoch,
+    committed: Vec<bool>,
+    repeats: u64,
+}
+
 /// The accounts.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -76,11 +87,19 @@ pub(crate) struct Ledger {
     pub(crate) on_duty: BTreeMap<Life, u64>,
     /// Evaluations that found something.
     pub(crate) evaluations: u64,
+    /// What was true before each of the newest commits: who has heard of one may die with its controller.
+    earlier: VecDeque<Accounts>,
+    /// The newest version that each life has taken.
+    applied: BTreeMap<Life, Version>,
+    /// A controller has followed another one.
+    pub(crate) resumed: bool,
     pub(crate) violation: Option<Violation>,
     pub(crate) now: Time,
 }
 
 const CHUNKS: usize = 3;
+/// Commits before the newest one whose accounts are kept.
+const KEPT: usize = 16;
 
 impl Ledger {
     pub(crate) fn new(seed: u64, epoch_len: u64) -> Ledger {
@@ -99,6 +118,9 @@ impl Ledger {
             repeats: 0,
             on_duty: BTreeMap::new(),
             evaluations: 0,
+            earlier: VecDeque::new(),
+            applied: BTreeMap::new(),
+            resumed: false,
             violation: None,
             now: Time::ZERO,
         }
@@ -273,7 +295,7 @@ impl Ledger {
         let truth = match outcome {
             RoundOutcome::Committed { version } if self.version != Some(version) => self.commit(&book, version),
             // Hands out what is in force, or nothing.
-            RoundOutcome::Committed { .. } | RoundOutcome::Nothing => Truth::default(),
+            RoundOutcome::Committed { .. } | RoundOutcome::Nothing | RoundOutcome::Again => Truth::default(),
         };
         self.settle(&truth);
     }
@@ -289,6 +311,17 @@ impl Ledger {
         };
         if book.result.len() != CHUNKS {
             self.broken(Rule::Average, format!("{} has {} chunks of {CHUNKS}", book.round, book.result.len()));
+        }
+        self.earlier.push_back(Accounts {
+            version: self.version,
+            consensus: self.consensus.clone(),
+            past: self.past.len(),
+            epoch: self.epoch,
+            committed: self.committed.clone(),
+            repeats: self.repeats,
+        });
+        if self.earlier.len() > KEPT {
+            self.earlier.pop_front();
         }
         let first = self.version.is_none();
         let before = core::mem::take(&mut self.consensus);
@@ -343,6 +376,28 @@ impl Ledger {
         }
     }
 
+    /// Another controller goes on from that version with these lives: the newest, or an earlier one where none of them has
+    /// taken a newer one.
+    pub(crate) fn resumes(&mut self, version: Option<Version>, back: &BTreeSet<Life>) {
+        (self.book, self.newest_round, self.resumed) = (None, None, true);
+        self.claim = Truth::default();
+        let taken = back.iter().filter_map(|life| self.applied.get(life).copied()).max();
+        if version < taken {
+            let what = format!("another controller goes on from {version:?}, and {taken:?} was taken by a rank");
+            return self.broken(Rule::Growth, what);
+        }
+        while self.version != version {
+            let Some(earlier) = self.earlier.pop_back() else {
+                let what = format!("another controller goes on from {version:?}, which was not the newest of late");
+                return self.broken(Rule::Growth, what);
+            };
+            let Accounts { version, consensus, past, epoch, committed, repeats } = earlier;
+            (self.version, self.consensus) = (version, consensus);
+            self.past.truncate(past);
+            (self.epoch, self.committed, self.repeats) = (epoch, committed, repeats);
+        }
+    }
+
     /// Whether that position of the open epoch is committed.
     pub(crate) fn is_committed(&self, position: u64) -> bool {
         self.committed.get(position as usize).copied().unwrap_or(false)
@@ -362,6 +417,7 @@ impl Ledger {
     /// A rank has taken a version.
     pub(crate) fn applied(&mut self, life: Life, version: Option<Version>, bytes: &[u8]) {
         let current = self.version;
+        self.applied.extend(version.map(|version| (life, version)));
         let expected = match version {
             Some(version) if Some(version) == current => &self.consensus,
             Some(version) if Some(version.next()) == current => self.past.last().unwrap_or(&self.consensus),

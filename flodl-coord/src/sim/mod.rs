@@ -27,6 +27,7 @@ mod options;
 mod rng;
 mod sealed;
 mod seat;
+mod succession;
 pub mod survey;
 mod tamper;
 mod violation;

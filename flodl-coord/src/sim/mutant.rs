@@ -72,11 +72,19 @@ pub enum Mutant {
     DutyReelected,
     /// A rank evaluates only after its next window.
     DutyBeforeWindow,
+    /// Nobody is told what a commit makes true, and it is not written down.
+    RecordBeforeApply,
+    /// A round that is run again makes ranks forget what they have trained.
+    RunAgain,
+    /// Another controller does not learn what ranks were given.
+    LeasesKept,
+    /// A relay listens to a controller whose place another one has taken.
+    Generation,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 32] = [
+    pub const ALL: [Mutant; 36] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -109,6 +117,10 @@ impl Mutant {
         Mutant::DutyAwaited,
         Mutant::DutyReelected,
         Mutant::DutyBeforeWindow,
+        Mutant::RecordBeforeApply,
+        Mutant::RunAgain,
+        Mutant::LeasesKept,
+        Mutant::Generation,
     ];
 
     /// Its name on the command line and in reports.
@@ -147,6 +159,10 @@ impl Mutant {
             Mutant::DutyAwaited => "duty-awaited",
             Mutant::DutyReelected => "duty-reelected",
             Mutant::DutyBeforeWindow => "duty-before-window",
+            Mutant::RecordBeforeApply => "record-before-apply",
+            Mutant::RunAgain => "run-again",
+            Mutant::LeasesKept => "leases-kept",
+            Mutant::Generation => "generation",
         }
     }
 
@@ -189,6 +205,8 @@ impl Mutant {
             Mutant::Forfeit => &[Class::RankCrash],
             Mutant::DutyAwaited | Mutant::DutyBeforeWindow => &[Class::DutyError],
             Mutant::DutyReelected => &[Class::DutyCrash],
+            Mutant::RecordBeforeApply | Mutant::RunAgain | Mutant::LeasesKept => &[Class::ControllerRestart],
+            Mutant::Generation => &[Class::SecondController],
         }
     }
 }

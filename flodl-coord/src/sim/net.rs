@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 pub(crate) enum Node {
     /// Coordinator and root.
     Controller,
+    /// The same of an earlier controller, which does not know that another one has taken its place.
+    Former,
     /// The relay of that host.
     Host(u32),
     /// That life of some rank, in order of starting.
@@ -150,6 +152,12 @@ impl Net {
     pub(crate) fn of(&self, node: Node) -> Vec<ConnId> {
         let open = |conn: &Conn| conn.ends.contains(&node) && conn.closed == [false; 2];
         (1..).map(ConnId).zip(&self.conns).filter(|(_, conn)| open(conn)).map(|(id, _)| id).collect()
+    }
+
+    /// What was one node's is another's.
+    pub(crate) fn rename(&mut self, from: Node, to: Node) {
+        let ends = self.conns.iter_mut().flat_map(|conn| &mut conn.ends);
+        ends.filter(|end| **end == from).for_each(|end| *end = to);
     }
 
     /// Seals a connection's frames from now on.

@@ -137,6 +137,11 @@ impl Options {
         self.hosts.iter().sum()
     }
 
+    /// How fast that rank's device is. Ranks that come later than the cluster was drawn have devices like the first ones.
+    pub(crate) fn speed(&self, rank: Rank) -> Speed {
+        self.speeds[rank.0 as usize % self.speeds.len()]
+    }
+
     pub(crate) fn has(&self, class: Class) -> bool {
         self.classes.contains(&class)
     }

@@ -144,7 +144,7 @@ impl Seat {
         };
         let local = fab.local(node);
         let worker = Worker::new(job, life, options.work.patience, local).ok()?;
-        let speed = *options.speeds.get(life.0.0 as usize % options.speeds.len())?;
+        let speed = options.speed(life.0);
         let device = Device::new(speed, fab.rng.fork(), fab.now);
         let beat = options.work.patience.as_nanos() as u64 / 10;
         fab.after(beat, Event::Beat(me));

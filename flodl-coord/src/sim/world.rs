@@ -11,6 +11,7 @@ use super::net::{Arrived, ConnId, Lane, Node};
 use super::options::{Options, Request};
 use super::rng::Rng;
 use super::seat::Seat;
+use super::succession::Succession;
 use super::violation::{Rule, Violation};
 use crate::Input;
 use crate::shell::limits::CONTROL_QUEUE;
@@ -38,6 +39,7 @@ pub(crate) struct World {
     pub(crate) seats: Vec<Option<Seat>>,
     pub(crate) faults: Faults,
     pub(crate) disk: Disk,
+    pub(crate) succession: Succession,
     events_max: u64,
     /// Nobody checks the seals of frames (a mutant).
     trusting: bool,
@@ -69,6 +71,7 @@ impl World {
             relays: vec![0; options.hosts.len()],
             seats: Vec::new(),
             faults,
+            succession: Succession::default(),
             disk: Disk::new(rng.fork(), fab.off(Mutant::SyncBeforeRename)),
             trusting: fab.off(Mutant::ExactSequence) || fab.off(Mutant::FrameSeal),
             events_max: EVENTS + EVENTS_A_RANK * u64::from(options.ranks()),
@@ -79,7 +82,7 @@ impl World {
     /// Runs until everything has ended, or a rule is broken.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         let limit = self.limit();
-        while self.controller.exit.is_none() && self.fab.controller.alive {
+        while self.controller.exit.is_none() && (self.fab.controller.alive || self.succession.due) {
             let until = Time(self.fab.healed.0.max(self.last_strike().0) + limit);
             self.step(until, "the run does not end")?;
         }
@@ -170,7 +173,11 @@ impl World {
             Event::Wake(node) | Event::Packet(node, ..) => (node, event),
             Event::Beat(seat) => (Node::Seat(seat), event),
             Event::Agent { host, .. } => (Node::Host(host), event),
-            Event::Told(_) | Event::Part(_) => (Node::Controller, event),
+            Event::Told(generation, _) => match self.controller_of(generation) {
+                Some(node) => (node, event),
+                None => return,
+            },
+            Event::Part(session) => (self.owner_of(session), event),
             Event::Start { host, relay, life } => return self.start(host, relay, life),
             Event::Kill(Node::Seat(seat)) => return self.kill_seat(seat, ExitStatus::Signal(9)),
             Event::Kill(node) => return self.kill(node),
@@ -178,6 +185,9 @@ impl World {
             Event::Resume(node) => return self.resume(node),
             Event::Dial(host) => return self.dial(host),
             Event::Redial { host, relay, first } => return self.redial(host, relay, first),
+            Event::Succeed => return self.succeed(),
+            Event::Return => return self.comes_back(),
+            Event::PaperIsThere => return self.controller.paper().full.set(false),
         };
         self.deliver(node, event);
     }
@@ -194,6 +204,7 @@ impl World {
         if !vital.burn() {
             match node {
                 Node::Controller => self.controller_event(event),
+                Node::Former => self.former_event(event),
                 Node::Host(host) => self.host_event(host, event),
                 Node::Seat(seat) => self.seat_event(seat, event),
             }
@@ -207,17 +218,11 @@ impl World {
     }
 
     fn controller_event(&mut self, event: Event) {
-        let Self { controller, fab, .. } = self;
-        match event {
-            Event::Packet(_, conn, packet) => controller.arrive(fab, conn, packet),
-            Event::Told(input) => controller.told(fab, *input),
-            Event::Part(session) => controller.part(fab, session),
-            _ => controller.wake(fab),
-        }
+        self.controller.event(&mut self.fab, event);
         self.save_what_is_asked();
     }
 
-    fn save_what_is_asked(&mut self) {
+    pub(crate) fn save_what_is_asked(&mut self) {
         while let Some(request) = self.controller.saves.pop_front() {
             self.save(&request);
         }
@@ -254,23 +259,27 @@ impl World {
     // Processes begin and end.
 
     fn dial(&mut self, host: u32) {
+        if self.succession.due {
+            return self.fab.after(DIAL_PAUSE.as_nanos() as u64, Event::Dial(host));
+        }
         if self.hosts[host as usize].is_some() || !self.fab.controller.alive || self.controller.exit.is_some() {
             return;
         }
-        let conns = self.connect(host);
+        let conns = self.connect(host, Node::Controller);
         self.relays[host as usize] += 1;
         self.fab.hosts[host as usize] = Vital::new();
         let relay = Host::new(&mut self.fab, host, self.relays[host as usize], conns);
-        self.hosts[host as usize] = Some(relay);
+        let generation = self.controller.generation();
+        self.hosts[host as usize] = Some(relay.under(generation));
         self.controller.connected(&mut self.fab, host, conns);
     }
 
     /// Two connections between a host and the controller.
-    fn connect(&mut self, host: u32) -> (ConnId, ConnId) {
+    pub(crate) fn connect(&mut self, host: u32, upper: Node) -> (ConnId, ConnId) {
         let wide = self.fab.options.wide;
         let node = Node::Host(host);
-        let control = self.fab.net.open(node, Node::Controller, Lane::Control, wide[0]);
-        let data = self.fab.net.open(node, Node::Controller, Lane::Data, wide[1]);
+        let control = self.fab.net.open(node, upper, Lane::Control, wide[0]);
+        let data = self.fab.net.open(node, upper, Lane::Data, wide[1]);
         if self.fab.options.has(Class::Replay) || self.fab.options.has(Class::Flip) {
             self.fab.net.seal(control);
             self.fab.net.seal(data);
@@ -284,16 +293,19 @@ impl World {
         if !self.hosts[host as usize].as_ref().is_some_and(looks) || !self.fab.hosts[host as usize].alive {
             return;
         }
+        if self.reaches_the_former((host, first)) {
+            return;
+        }
         let Fabric { controller, hosts, .. } = &self.fab;
         if !controller.alive || controller.paused || self.controller.exit.is_some() || hosts[host as usize].paused {
             return self.fab.after(DIAL_PAUSE.as_nanos() as u64, Event::Redial { host, relay, first });
         }
-        let conns = self.connect(host);
+        let conns = self.connect(host, Node::Controller);
         let welcome = self.controller.resumed(&mut self.fab, (host, first), conns);
         self.save_what_is_asked();
         if let Some(owner) = &mut self.hosts[host as usize] {
             if welcome {
-                owner.resumed(&mut self.fab, conns);
+                owner.resumed(&mut self.fab, conns, (self.controller.generation(), first));
             } else {
                 let why = "its host is here already".to_owned();
                 owner.told(&mut self.fab, relay, relay::Input::NotResumed { why });
@@ -311,6 +323,7 @@ impl World {
         self.fab.host_of.push(host);
         let seat = Seat::new(&mut self.fab, index, (host, relay), life);
         let conns = seat.as_ref().map(Seat::conns);
+        self.fab.seats[index as usize].alive = seat.is_some();
         self.seats.push(seat);
         let (Some(conns), Some(owner)) = (conns, &mut self.hosts[host as usize]) else { return };
         owner.seated(&mut self.fab, life, index);
@@ -348,9 +361,13 @@ impl World {
         for conn in self.fab.net.of(node) {
             self.fab.close(node, conn, "the process ended");
         }
-        if let Node::Host(host) = node {
-            self.hosts[host as usize] = None;
-            self.guard(host);
+        match node {
+            Node::Host(host) => {
+                self.hosts[host as usize] = None;
+                self.guard(host);
+            }
+            Node::Controller => self.controller_died(),
+            Node::Former | Node::Seat(_) => {}
         }
     }
 
@@ -392,9 +409,10 @@ impl World {
 
     fn controller_ends(&mut self) {
         self.kill(Node::Controller);
+        self.kill(Node::Former);
     }
 
-    fn resume(&mut self, node: Node) {
+    pub(crate) fn resume(&mut self, node: Node) {
         let vital = self.fab.vital(node);
         if !vital.paused {
             return;
@@ -423,6 +441,6 @@ impl World {
 
     /// Tells the coordinator something after a while.
     pub(crate) fn tell(&mut self, after_ns: u64, input: Input) {
-        self.fab.after(after_ns, Event::Told(Box::new(input)));
+        self.fab.after(after_ns, Event::Told(self.controller.generation(), Box::new(input)));
     }
 }

@@ -499,7 +499,12 @@ impl World {
                 self.cut_off(rank, 0);
                 self.post(20 * MS, Event::Begins(session, rank, incarnation));
             }
-            Output::Record(_) | Output::ToHost { .. } | Output::Layout(_) | Output::CloseHost { .. } => {}
+            Output::Record(_)
+            | Output::ToHost { .. }
+            | Output::Layout(_)
+            | Output::CloseHost { .. }
+            | Output::Restore { .. }
+            | Output::Journal(_) => {}
             Output::End { exit } => self.oracle.outcome.exit = Some(exit),
         }
     }

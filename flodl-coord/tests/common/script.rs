@@ -45,7 +45,16 @@ impl Script {
 
     /// Of that configuration, with ranks that are ready like this.
     pub(crate) fn of(config: Config, guard: Box<dyn Guard>, ready: &Report) -> Script {
-        let coordinator = Coordinator::with_guard(config, guard, Time::ZERO).expect("valid");
+        Script::under(Coordinator::with_guard(config, guard, Time::ZERO).expect("valid"), ready)
+    }
+
+    /// Ready, of a run that is to survive its controller.
+    pub(crate) fn recorded() -> Script {
+        let coordinator = Coordinator::new(config(&scenario(&[8, 20])), Time::ZERO).expect("valid");
+        Script::under(coordinator.recording(0), &ready(8000, None))
+    }
+
+    fn under(coordinator: Coordinator, ready: &Report) -> Script {
         let windows = [empty_plan(), empty_plan()];
         let mut script = Script {
             coordinator,

@@ -16,6 +16,7 @@ mod joins;
 mod losses;
 mod model;
 mod proxy;
+mod restarts;
 mod runs;
 mod screen;
 mod terminal;

@@ -8,6 +8,7 @@ use std::thread;
 /// Passes bytes both ways between whoever connects and one address.
 pub(crate) struct Proxy {
     address: SocketAddr,
+    target: Arc<Mutex<String>>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -16,10 +17,12 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let own = listener.local_addr().expect("has an address");
         let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-        let (target, kept) = (address.to_owned(), Arc::clone(&streams));
+        let target = Arc::new(Mutex::new(address.to_owned()));
+        let (to, kept) = (Arc::clone(&target), Arc::clone(&streams));
         thread::spawn(move || {
             for near in listener.incoming() {
                 let Ok(near) = near else { return };
+                let target = to.lock().expect("no panic").clone();
                 let Ok(far) = TcpStream::connect(&target) else { continue };
                 let clone = |stream: &TcpStream| stream.try_clone().expect("can be cloned");
                 kept.lock().expect("no panic").extend([clone(&near), clone(&far)]);
@@ -28,11 +31,17 @@ impl Proxy {
                 thread::spawn(move || pass(far_in, near));
             }
         });
-        Proxy { address: own, streams }
+        Proxy { address: own, target, streams }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whoever connects from now on reaches that address; who is connected is cut off.
+    pub(crate) fn leads_to(&self, address: &str) {
+        address.clone_into(&mut self.target.lock().expect("no panic"));
+        self.cut();
     }
 
     /// Cuts every connection there is; new ones pass.

@@ -572,5 +572,8 @@ fn state((&rank, actor): (&u32, &Actor)) -> RankState {
         round_done: actor.round.is_some_and(|(_, done)| done),
         admitted: actor.admitted,
         words: actor.words.clone(),
+        version: None,
+        plan: None,
+        pace: None,
     }
 }

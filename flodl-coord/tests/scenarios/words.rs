@@ -14,7 +14,7 @@ pub(crate) fn line(output: &Output, host: impl Fn(SessionId) -> String) -> Optio
             Some(format!("{}: {}", life(*rank, *incarnation), to_rank(control)?))
         }
         Output::Broadcast(control) => Some(format!("all: {}", to_all(control)?)),
-        Output::Layout(_) => None,
+        Output::Layout(_) | Output::Restore { .. } | Output::Journal(_) => None,
         Output::CloseHost { session } => Some(format!("{}: is closed", host(*session))),
         Output::Save(request) => Some(format!("save v{}: {}", request.version.0, request.why)),
         Output::Record(Body::Event(event)) => of_event(event),
@@ -63,6 +63,7 @@ fn to_all(control: &Control) -> Option<String> {
             let outcome = match outcome {
                 RoundOutcome::Committed { version } => format!("v{}", version.0),
                 RoundOutcome::Nothing => "nothing".to_owned(),
+                RoundOutcome::Again => "again".to_owned(),
             };
             let last = if *next == Next::Final { ", the last" } else { "" };
             Some(format!("round {} is {outcome}{last}", round.0))

@@ -4,6 +4,7 @@ use crate::fold::{self, Order};
 use crate::routes::{Breach, Connection, NotAdmitted, Peer};
 use flodl_cpureduce::LayoutError;
 use flodl_wire::codec::{DecodeError, EncodeError};
+use flodl_wire::commit::NotNext;
 use flodl_wire::frame::Frame;
 use flodl_wire::message::Data;
 use flodl_wire::message::data::Chunk;
@@ -26,6 +27,8 @@ pub enum Input {
     Resumed {
         /// Its session.
         session: SessionId,
+        /// It is another controller's than the one before it: that one does not know the run.
+        anew: bool,
     },
     /// It will not come.
     NotResumed {
@@ -122,6 +125,8 @@ pub enum Output {
         /// The chunk.
         chunk: Chunk,
     },
+    /// Send these to the root, one after the other.
+    Offer(Vec<Chunk>),
     /// Start a rank's process.
     Start {
         /// Who.
@@ -192,6 +197,9 @@ pub enum Warning {
     /// The fold cannot work with the model.
     #[error("this host cannot average: {0}")]
     Fold(LayoutError),
+    /// A commit whose predecessor is not known here.
+    #[error("the record of a commit cannot be kept: {0}")]
+    NotNext(NotNext),
     /// A process that outlived its kill.
     #[error("{0} has not ended though it was killed")]
     Undying(Rank),

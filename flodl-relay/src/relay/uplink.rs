@@ -3,6 +3,7 @@
 use super::lives::Process;
 use super::{Output, Relay, RelayError, Stage, Uplink};
 use crate::fold::Order;
+use flodl_wire::commit::CommitState;
 use flodl_wire::frame::{Frame, Stream};
 use flodl_wire::message::{Control, HostReport};
 use flodl_wire::{Incarnation, Rank, SessionId, Time};
@@ -30,14 +31,16 @@ impl Relay {
     }
 
     /// The controller is there again: it hears what became of each rank, and decides what follows.
-    pub(super) fn resumed(&mut self, session: SessionId, now: Time) {
+    pub(super) fn resumed(&mut self, (session, anew): (SessionId, bool), now: Time) {
         if !matches!(self.stage, Stage::Running) {
             return;
         }
         self.uplink = Uplink::Up;
         self.session = Some(session);
         self.heard = now;
-        let mut reports = Vec::new();
+        // The link may break again before everything is said.
+        self.records.untold |= anew;
+        let mut reports = if self.records.untold { self.newest_record() } else { Vec::new() };
         for (&rank, life) in &mut self.lives {
             let incarnation = life.incarnation;
             match &life.process {
@@ -63,7 +66,17 @@ impl Relay {
             }
         }
         reports.extend(self.intent.leaving.then_some(HostReport::Leaving));
+        let (consensus, result) = (self.records.consensus.version(), self.records.consensus.result());
+        reports.push(HostReport::Back { record: self.records.commit.moment(), consensus, result });
         reports.iter().for_each(|report| self.tell(report));
+    }
+
+    /// What a controller needs that does not know the run.
+    fn newest_record(&self) -> Vec<HostReport> {
+        let records = self.records.commit.state().map(CommitState::parts).unwrap_or_default();
+        let parts = u32::try_from(records.len()).unwrap_or(u32::MAX);
+        let part = |(part, record)| HostReport::CommitPart { part, parts, record: Box::new(record) };
+        (0..).zip(records).map(part).collect()
     }
 
     pub(super) fn controller_lost(&mut self, why: String) {

@@ -4,12 +4,12 @@ use super::clock::Clock;
 use super::doors::{Arrival, Doors};
 use super::folding::{self, Command};
 use super::socket::Socket;
-use super::uplink::{self, Uplink};
+use super::uplink::{self, Redialled, Uplink};
 use super::wires::Wires;
 use super::{Redial, RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
 use crate::limits;
-use crate::relay::{Input, Output, Place, Relay, RelayError};
+use crate::relay::{Answer, Input, Newest, Output, Place, Relay, RelayError};
 use crate::routes::{Connection, Peer, Routes};
 use async_channel::{Receiver, Sender};
 use async_io::Timer;
@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 enum Event<S> {
     Input(Input),
     /// What came of dialling again.
-    Redialled(Box<Result<Upstream<S>, String>>),
+    Redialled(Box<Redialled<S>>),
     Arrival(Box<Arrival>),
     Tick,
 }
@@ -41,6 +41,7 @@ struct Driver<S> {
     relay: Relay,
     uplink: Uplink,
     redial: Option<Redial<S>>,
+    newest: Newest,
     clock: Clock,
     executor: Arc<Executor<'static>>,
     agent: Agent,
@@ -61,7 +62,9 @@ struct Pipes<S> {
     fold: Sender<Command>,
     /// What the fold adds up, for whatever link there is.
     sums: Receiver<Data>,
-    redialled: Sender<Result<Upstream<S>, String>>,
+    /// What the relay itself sends the same way.
+    offered: Sender<Data>,
+    redialled: Sender<Redialled<S>>,
 }
 
 pub(super) async fn run<S>(
@@ -95,6 +98,7 @@ where
 
     let (sums_up, sums) = async_channel::bounded(limits::CHUNKS);
     let (fold_says, fold_said) = async_channel::bounded(limits::EVENTS);
+    let offered = sums_up.clone();
     let fold = folding::start(patience, sums_up, fold_says).map_err(RunError::Thread)?;
     let (redialled, redials) = async_channel::bounded(1);
     let session = upstream.control.session;
@@ -127,7 +131,8 @@ where
         wires: BTreeMap::new(),
         early: BTreeMap::new(),
         connections: 0,
-        pipes: Pipes { inputs, fold, sums, redialled },
+        newest: Newest::new(generation),
+        pipes: Pipes { inputs, fold, sums, offered, redialled },
         end: None,
     };
     let end = driver.drive(&incoming, (&arrivals, &redials)).await;
@@ -161,7 +166,7 @@ where
     async fn drive(
         &mut self,
         incoming: &Receiver<Input>,
-        others: (&Receiver<Arrival>, &Receiver<Result<Upstream<S>, String>>),
+        others: (&Receiver<Arrival>, &Receiver<Redialled<S>>),
     ) -> Result<(), RelayError> {
         loop {
             if let Some(end) = self.end.take() {
@@ -179,7 +184,7 @@ where
     async fn next(
         &self,
         incoming: &Receiver<Input>,
-        (arrivals, redials): (&Receiver<Arrival>, &Receiver<Result<Upstream<S>, String>>),
+        (arrivals, redials): (&Receiver<Arrival>, &Receiver<Redialled<S>>),
     ) -> Event<S> {
         let input = async {
             match incoming.recv().await {
@@ -248,6 +253,9 @@ where
                 return (!wires.send(frame)).then_some(Input::Closed { connection, why });
             }
             Output::Result { connection, chunk } => self.wires.get(&connection)?.result(chunk),
+            Output::Offer(chunks) => {
+                self.executor.spawn(uplink::offer(chunks, self.pipes.offered.clone())).detach();
+            }
             Output::Start { rank, incarnation, place } => {
                 self.agent.launch(self.launch_of(rank, incarnation, place));
             }
@@ -276,13 +284,22 @@ where
         None
     }
 
-    fn redialled(&mut self, outcome: Result<Upstream<S>, String>) {
+    fn redialled(&mut self, (session, outcome): Redialled<S>) {
+        let answer = outcome.as_ref().ok().map(|upstream| self.newest.answers(upstream.control.generation));
         let input = match outcome {
+            Ok(upstream) if answer == Some(Answer::Outlived) => {
+                self.say("a controller answers whose place another one has taken: it is not listened to");
+                let Some(redial) = self.redial.clone() else { return };
+                let to = self.pipes.redialled.clone();
+                drop(upstream);
+                self.executor.spawn(uplink::redial_later(redial, session, to)).detach();
+                return;
+            }
             Ok(upstream) => {
                 let session = upstream.control.session;
                 self.uplink = Uplink::start(&self.executor, upstream, self.pipes.sums.clone());
                 self.say("the controller is there again");
-                Input::Resumed { session }
+                Input::Resumed { session, anew: answer == Some(Answer::Anew) }
             }
             Err(why) => Input::NotResumed { why },
         };

@@ -32,6 +32,13 @@ pub enum Report {
         /// Which chunk.
         chunk: u32,
     },
+    /// What came of [`RootHandle::restore`].
+    Restored {
+        /// The version that was asked for.
+        version: Version,
+        /// A sentence where it is not in force.
+        result: Result<(), String>,
+    },
     /// Something a person should see, as a sentence.
     Warning(String),
 }
@@ -112,6 +119,20 @@ impl RootHandle {
     /// [`RootGone`].
     pub fn control(&self, control: Control) -> Result<(), RootGone> {
         self.command(Command::Input(Box::new(Input::Control(control))))
+    }
+
+    /// After a restart: that session's relay is about to send the consensus in force up, as chunks of `round`. Answered with
+    /// [`Report::Restored`].
+    ///
+    /// # Errors
+    ///
+    /// [`RootGone`].
+    pub fn restore(
+        &self,
+        (session, round): (SessionId, Round),
+        (version, digest): (Version, u64),
+    ) -> Result<(), RootGone> {
+        self.command(Command::Input(Box::new(Input::Restore { session, round, version, digest })))
     }
 
     /// The consensus in force after every order given before this is called, and before any that is given after it; `None`
@@ -222,6 +243,7 @@ impl RootThread {
                 }
                 Output::Folded(folded) => Report::Folded(folded),
                 Output::Waiting { round, rank, chunk } => Report::Waiting { round, rank, chunk },
+                Output::Restored { version, result } => Report::Restored { version, result },
                 Output::Breach { session, why } => {
                     self.inbox.remove(session);
                     self.results.remove(&session);

@@ -10,9 +10,10 @@ use flodl_wire::SessionId;
 use flodl_wire::frame::Frame;
 use flodl_wire::io::{FrameReader, SendError};
 use flodl_wire::message::Data;
+use flodl_wire::message::data::Chunk;
 use futures_lite::future;
 use futures_lite::io::{AsyncRead, AsyncWrite, ReadHalf};
-use smol::{Executor, Task};
+use smol::{Executor, Task, Timer};
 
 /// The link as the relay's task holds it. Nothing comes from it once it is dropped, not even what had come before.
 pub(super) struct Uplink {
@@ -72,11 +73,29 @@ impl Uplink {
     }
 }
 
+/// By which session a relay dialled again, and what came of it.
+pub(super) type Redialled<S> = (SessionId, Result<Upstream<S>, String>);
+
 /// Dials again, and hands over what came of it.
-pub(super) async fn redial<S>(redial: Redial<S>, session: SessionId, to: Sender<Result<Upstream<S>, String>>) {
+pub(super) async fn redial<S>(redial: Redial<S>, session: SessionId, to: Sender<Redialled<S>>) {
     // The relay's task may have ended in the meantime.
-    match to.send(redial(session).await).await {
+    match to.send((session, redial(session).await)).await {
         Ok(()) | Err(_) => {}
+    }
+}
+
+/// The same, a little later: whoever answered just now is not to be asked again at once.
+pub(super) async fn redial_later<S>(redial: Redial<S>, session: SessionId, to: Sender<Redialled<S>>) {
+    Timer::after(limits::DIAL_PAUSE).await;
+    self::redial(redial, session, to).await;
+}
+
+/// Sends chunks on the way that sums go.
+pub(super) async fn offer(chunks: Vec<Chunk>, to: Sender<Data>) {
+    for chunk in chunks {
+        if to.send(Data::Contribution(chunk)).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 //! What a message's values must satisfy beyond their types. The codec asks on both sides.
 
+use super::commit::{CommitHead, CommitRecord, LifeRecord};
 use super::control::{RosterEntry, WindowPlan};
 use super::join::{Emulation, Ready, RunConfig, ScalarSpec};
 use super::record::{EpochMetrics, Reason};
 use super::report::{Evaluation, WindowReport};
 use super::{Control, HostReport, Report};
 use crate::codec::Flaw;
-use crate::limits::{EPOCH_RANKS, LAST_LINES, MANIFEST_PART, RANK_WORDS, RANKS_MAX, SCALAR_NAME, SCALARS};
+use crate::limits::{
+    EPOCH_RANKS, LAST_LINES, MANIFEST_PART, RANK_WORDS, RANKS_MAX, SCALAR_NAME, SCALARS, SCHEDULER_STATE,
+};
 use crate::{Range, Rank};
 
 /// Values that can contradict each other.
@@ -64,6 +67,9 @@ impl Check for Control {
             | Control::ControllerLost
             | Control::ControllerBack => Ok(()),
             Control::Restart { rank: id, .. } => rank(*id),
+            Control::Commit(record) => record.check(),
+            Control::CommitPart { part, parts, record } => commit_part((*part, *parts), record),
+            Control::SendConsensus { .. } => Ok(()),
         }
     }
 }
@@ -73,6 +79,31 @@ fn in_rank_order(roster: &[RosterEntry]) -> Result<(), Flaw> {
     match roster.windows(2).find(|pair| pair[0].rank >= pair[1].rank) {
         None => Ok(()),
         Some(pair) => Err(Flaw::RankOrder { rank: pair[1].rank.0 }),
+    }
+}
+
+fn commit_part((part, parts): (u32, u32), record: &CommitRecord) -> Result<(), Flaw> {
+    number("the record's part number", part < parts)?;
+    record.check()
+}
+
+impl Check for CommitRecord {
+    fn check(&self) -> Result<(), Flaw> {
+        self.head.check()?;
+        self.lives.iter().try_for_each(Check::check)?;
+        self.epochs.iter().try_for_each(|epoch| ranges(&epoch.committed).and_then(|()| ranges(&epoch.aside)))
+    }
+}
+
+impl Check for CommitHead {
+    fn check(&self) -> Result<(), Flaw> {
+        at_most("the scheduler's memory", self.scheduler.len(), SCHEDULER_STATE)
+    }
+}
+
+impl Check for LifeRecord {
+    fn check(&self) -> Result<(), Flaw> {
+        rank(self.rank)
     }
 }
 
@@ -174,8 +205,11 @@ impl Check for HostReport {
             HostReport::RankState(state) => {
                 rank(state.rank)?;
                 at_most("what a rank said", state.words.len(), RANK_WORDS)?;
+                state.plan.as_deref().map_or(Ok(()), Check::check)?;
                 state.words.iter().try_for_each(Check::check)
             }
+            HostReport::CommitPart { part, parts, record } => commit_part((*part, *parts), record),
+            HostReport::Back { .. } => Ok(()),
         }
     }
 }

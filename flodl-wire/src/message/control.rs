@@ -1,5 +1,6 @@
 //! What the coordinator says to relays and ranks.
 
+use super::commit::CommitRecord;
 use super::join::{Admit, RunConfig};
 use super::record::{EpochMetrics, Reason};
 use super::report::Evaluation;
@@ -107,6 +108,25 @@ pub enum Control {
         /// What.
         evaluation: Evaluation,
     },
+    /// To a relay, ahead of a committed round's `RoundDone`: what has changed with it. The relay keeps it for the day
+    /// the controller dies.
+    Commit(Box<CommitRecord>),
+    /// To a relay: a part of the complete record.
+    CommitPart {
+        /// Which, from 0; they come in order.
+        part: u32,
+        /// How many there are.
+        parts: u32,
+        /// A part of its lists.
+        record: Box<CommitRecord>,
+    },
+    /// To a relay that keeps that consensus: send it up its data connection, as `Contribution` chunks of that round.
+    SendConsensus {
+        /// Echoed in the chunks.
+        round: Round,
+        /// Which.
+        version: Version,
+    },
 }
 
 /// One rank's part of a window.
@@ -164,6 +184,8 @@ pub enum RoundOutcome {
     },
     /// Nothing was folded (or round 0 lost its source): everybody keeps what it has.
     Nothing,
+    /// It is run again under a new number, because the controller died in it. Everybody keeps what it has and has trained.
+    Again,
 }
 
 /// What follows a round.

@@ -4,6 +4,7 @@
 //! Fields and variants are only ever appended: their order is the wire format.
 
 pub(crate) mod check;
+pub mod commit;
 pub mod control;
 pub mod data;
 mod float;
@@ -12,6 +13,7 @@ pub mod record;
 pub mod report;
 
 pub use check::Check;
+pub use commit::CommitRecord;
 pub use control::Control;
 pub use data::Data;
 pub use record::Record;

@@ -420,4 +420,15 @@ pub enum EventKind {
         /// From the order to the answer.
         took: Duration,
     },
+    /// The run goes on under another controller than the one before.
+    Resumed {
+        /// How many controllers were before it.
+        generation: u64,
+        /// The consensus that it goes on from; `None` before the first average.
+        version: Option<Version>,
+        /// Samples committed so far, in all epochs.
+        committed: u64,
+        /// Samples whose work is in the consensus twice.
+        repeats: u64,
+    },
 }

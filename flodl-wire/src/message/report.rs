@@ -1,5 +1,7 @@
 //! What ranks, relays and the root say to the coordinator.
 
+use super::commit::{CommitRecord, Moment};
+use super::control::WindowPlan;
 use super::float;
 use super::join::{Ready, TensorSpec};
 use crate::{Epoch, Incarnation, Range, Rank, Round, Version, WindowId};
@@ -243,6 +245,24 @@ pub enum HostReport {
     Leaving,
     /// After a lost link, once per rank that lives: where it stands.
     RankState(Box<RankState>),
+    /// After a lost link, to another controller than the one it was lost to: a part of the newest record kept here.
+    CommitPart {
+        /// Which, from 0; they come in order.
+        part: u32,
+        /// How many there are.
+        parts: u32,
+        /// A part of its lists.
+        record: Box<CommitRecord>,
+    },
+    /// After a lost link, last: all is said.
+    Back {
+        /// The newest record kept here.
+        record: Option<Moment>,
+        /// The consensus kept here whole.
+        consensus: Option<Version>,
+        /// The round whose result is here whole, and may have been committed since.
+        result: Option<Round>,
+    },
 }
 
 /// Where a rank stands, as its relay knows it from both directions.
@@ -265,6 +285,25 @@ pub struct RankState {
     pub admitted: bool,
     /// What it said since its last window began or its last round ended, in order: no heartbeats, no progress.
     pub words: Vec<Report>,
+    /// The consensus that its replica comes from.
+    pub version: Option<Version>,
+    /// Its orders for that newest window, with all leases that were added.
+    pub plan: Option<Box<WindowPlan>>,
+    /// How fast it was in the last window that it reported.
+    pub pace: Option<Pace>,
+}
+
+/// How long batches took: a rank's last measured window.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pace {
+    /// Batches done.
+    pub batches: u32,
+    /// Time of the first batch, waiting for data included.
+    pub first: Duration,
+    /// Time of batches 2..n together, waiting for data included.
+    pub rest: Duration,
+    /// How much of both was waiting for data.
+    pub data_wait: Duration,
 }
 
 /// How a process ended.

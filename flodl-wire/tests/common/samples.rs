@@ -1,6 +1,7 @@
 //! One or more messages of every variant, with every nested variant somewhere in them.
 
 use core::time::Duration;
+use flodl_wire::message::commit::{CommitHead, CommitRecord, EpochRecord, LifeRecord, Moment, Standing};
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{
@@ -9,7 +10,7 @@ use flodl_wire::message::join::{
 };
 use flodl_wire::message::record::{Divergence, EpochMetrics, RankEpoch, Reason};
 use flodl_wire::message::report::{
-    Evaluation, ExitStatus, Intent, RankState, Received, SyncAck, SyncOutcome, WindowReport,
+    Evaluation, ExitStatus, Intent, Pace, RankState, Received, SyncAck, SyncOutcome, WindowReport,
 };
 use flodl_wire::message::{Control, Data, HostReport, Report};
 use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
@@ -28,11 +29,11 @@ macro_rules! variants {
 
 variants!(control_name, CONTROL_NAMES, Control: Admit Admitted Refused SendManifest Window ExtendPartition RequestParams
     RoundDone DeclareDead ExecuteEval Heartbeat Fenced Shutdown ShutdownWithSave Restart ControllerLost ControllerBack
-    ExecuteCheckpoint EpochAggregated EvalBroadcast);
+    ExecuteCheckpoint EpochAggregated EvalBroadcast Commit CommitPart SendConsensus);
 variants!(report_name, REPORT_NAMES, Report: Ready Manifest WindowReport Progress SnapshotReady SyncAck Heartbeat EvalResult
     Finished Failed Intent CheckpointResult);
 variants!(host_report_name, HOST_REPORT_NAMES, HostReport: RankUp RankExited RankNotStarted RankLost Waiting Heartbeat
-    WillRestart Leaving RankState);
+    WillRestart Leaving RankState CommitPart Back);
 variants!(data_name, DATA_NAMES, Data: Contribution Absent Dropped Consensus);
 variants!(why_name, WHY_NAMES, AbsentWhy: Joining NothingTrained NonFinite Dead LinkLost Stale Empty);
 
@@ -50,9 +51,44 @@ fn reason() -> Reason {
     Reason::new("process-exited", "rank 3 ended with status 9").about([Rank(3)]).with("status", 9.0)
 }
 
-fn window_plan(leases: Vec<Range>, budget: Option<Duration>) -> Control {
+fn window_plan(leases: Vec<Range>, budget: Option<Duration>) -> WindowPlan {
     let (window, epoch, quota, quota_max) = (WindowId(12), Epoch(2), 40, 300);
-    Control::Window(WindowPlan { window, epoch, leases, quota, quota_max, budget, global_step: 70_000, quota_sum: 96 })
+    WindowPlan { window, epoch, leases, quota, quota_max, budget, global_step: 70_000, quota_sum: 96 }
+}
+
+fn moment() -> Moment {
+    Moment { generation: 1, round: Round(5) }
+}
+
+pub fn commit(since: Option<Moment>) -> Box<CommitRecord> {
+    let range = |start, end| Range { start, end };
+    let standings =
+        [Standing::Coming, Standing::InRun, Standing::Finished, Standing::Left, Standing::Refused, Standing::Lost];
+    let life = |(rank, standing)| LifeRecord {
+        rank: Rank(rank),
+        incarnation: Incarnation(2),
+        host: super::host(),
+        standing,
+        losses: 1,
+        missing: standing == Standing::Lost,
+    };
+    Box::new(CommitRecord {
+        head: CommitHead {
+            moment: moment(),
+            version: Version(5),
+            digest: 0x1122_3344_5566_7788,
+            is_final: false,
+            window: WindowId(12),
+            epoch: Epoch(2),
+            global_step: 70_000,
+            committed: 16_250,
+            repeats: 64,
+            scheduler: b"{}".to_vec(),
+        },
+        since,
+        lives: (0..).zip(standings).map(life).collect(),
+        epochs: vec![EpochRecord { epoch: Epoch(2), committed: vec![range(0, 250)], aside: vec![range(300, 364)] }],
+    })
 }
 
 fn roster() -> Vec<RosterEntry> {
@@ -90,8 +126,8 @@ pub fn controls() -> Vec<Control> {
         run_config(Some(emulation)),
         Control::Refused { why: Reason::new("other-model", "tensor 3 differs: 10x4 here, 10x5 there") },
         Control::SendManifest,
-        window_plan(leases.clone(), Some(Duration::new(1, 500_000_000))),
-        window_plan(Vec::new(), None),
+        Control::Window(window_plan(leases.clone(), Some(Duration::new(1, 500_000_000)))),
+        Control::Window(window_plan(Vec::new(), None)),
         Control::ExtendPartition { window: WindowId(12), leases },
         Control::RequestParams { round: Round(5), roster: roster() },
         Control::RoundDone {
@@ -113,6 +149,10 @@ pub fn controls() -> Vec<Control> {
         Control::EpochAggregated(Box::new(epoch())),
         Control::EpochAggregated(Box::default()),
         Control::EvalBroadcast { version: Version(5), rank: Rank(1), evaluation: evaluation() },
+        Control::RoundDone { round: Round(7), outcome: RoundOutcome::Again, next: Next::Window },
+        Control::Commit(commit(Some(Moment { generation: 0, round: Round(4) }))),
+        Control::CommitPart { part: 1, parts: 3, record: commit(None) },
+        Control::SendConsensus { round: Round(8), version: Version(5) },
     ]
 }
 
@@ -255,7 +295,18 @@ pub fn host_reports() -> Vec<HostReport> {
             round_done: false,
             admitted: true,
             words: vec![Report::WindowReport(Box::default()), sync_ack(SyncOutcome::Incomplete { from_chunk: 3 })],
+            version: Some(Version(4)),
+            plan: Some(Box::new(window_plan(vec![Range { start: 0, end: 250 }], None))),
+            pace: Some(Pace {
+                batches: 40,
+                first: Duration::from_micros(9_000),
+                rest: Duration::from_micros(320_000),
+                data_wait: Duration::from_micros(10),
+            }),
         })),
+        HostReport::CommitPart { part: 0, parts: 1, record: commit(None) },
+        HostReport::Back { record: Some(moment()), consensus: Some(Version(5)), result: Some(Round(6)) },
+        HostReport::Back { record: None, consensus: None, result: None },
     ]
 }
 

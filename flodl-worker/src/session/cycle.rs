@@ -154,6 +154,8 @@ impl Session {
                 self.ledger.kept();
                 None
             }
+            // What it has trained goes into the next round.
+            (RoundOutcome::Again, _) => None,
         };
         match apply {
             Some(version) => {

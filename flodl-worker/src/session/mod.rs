@@ -317,6 +317,12 @@ impl Session {
             Control::Heartbeat | Control::ControllerLost | Control::ControllerBack => {}
             Control::Admit(_) => return Err(Violation::NotForRanks { message: "Admit" }.into()),
             Control::Restart { .. } => return Err(Violation::NotForRanks { message: "Restart" }.into()),
+            Control::Commit(_) | Control::CommitPart { .. } => {
+                return Err(Violation::NotForRanks { message: "Commit" }.into());
+            }
+            Control::SendConsensus { .. } => {
+                return Err(Violation::NotForRanks { message: "SendConsensus" }.into());
+            }
             Control::Admitted(run) => self.admitted(*run, now)?,
             Control::Refused { why } => return Err(Failure::Refused { why: why.text }),
             Control::SendManifest => self.send_manifest(),
