@@ -167,6 +167,28 @@ impl State {
 }
 
 impl Member {
+    /// A life of a rank, of which nothing was heard yet.
+    pub(crate) fn new(
+        (rank, incarnation): (Rank, Incarnation),
+        session: SessionId,
+        state: State,
+        past: Past,
+    ) -> Member {
+        Member {
+            rank,
+            incarnation,
+            session,
+            state,
+            seen: None,
+            doubt: None,
+            step: 0,
+            missed: 0,
+            returns: false,
+            leaving: None,
+            past,
+        }
+    }
+
     /// In the run and able to take part in a round.
     pub(crate) fn takes_part(&self) -> bool {
         matches!(self.state, State::Syncing | State::Active(_))
@@ -258,19 +280,7 @@ impl Members {
         let incarnation = Incarnation(before.map_or(0, |member| member.incarnation.0).saturating_add(1));
         let mut past = before.map_or(Past::default(), |member| member.past);
         past.flaps.born(now);
-        let member = Member {
-            rank,
-            incarnation,
-            session,
-            state,
-            seen: None,
-            doubt: None,
-            step: 0,
-            missed: 0,
-            returns: false,
-            leaving: None,
-            past,
-        };
+        let member = Member::new((rank, incarnation), session, state, past);
         let place = Place::of(&member);
         self.agenda.keep(rank, member.deadline(&self.deadlines));
         if let Some(before) = self.by_rank.insert(rank, member) {

@@ -538,19 +538,7 @@ fn member(life: &LifeRecord, place: Place, now: Time) -> Member {
     let in_reach = matches!(place, Place::Behind(_) | Place::Unheard(..));
     let seen = Some(now).filter(|_| in_reach && life.standing == Standing::InRun);
     let past = Past { missing: life.missing, losses: life.losses, ..Past::default() };
-    Member {
-        rank: life.rank,
-        incarnation: life.incarnation,
-        session,
-        state,
-        seen,
-        doubt: None,
-        step: 0,
-        missed: 0,
-        returns: false,
-        leaving: None,
-        past,
-    }
+    Member { seen, ..Member::new((life.rank, life.incarnation), session, state, past) }
 }
 
 impl fmt::Display for Waiting {

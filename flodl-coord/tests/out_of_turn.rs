@@ -500,18 +500,7 @@ fn the_evaluator_dies_and_the_next_is_asked() {
 
 /// The next window, whose first batch tells a speed.
 fn timed_window(script: &mut Script) {
-    let first = std::time::Duration::from_millis(50);
-    let used = [0, 1].map(|rank| {
-        let report = WindowReport { first, ..script.done(rank, 1) };
-        let used = report.used.clone();
-        script.say(rank, Report::WindowReport(Box::new(report)));
-        used
-    });
-    for rank in [0u32, 1] {
-        script.snapshot(rank, 1, &used[rank as usize]);
-    }
-    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
-    script.acks(1);
+    script.average(1, std::time::Duration::from_millis(50));
 }
 
 fn alerts(script: &Script) -> Vec<String> {

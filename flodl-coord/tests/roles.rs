@@ -39,21 +39,7 @@ fn evaluating(evaluation: Duty) -> Script {
 
 /// A window of one batch each, and its round.
 fn round(script: &mut Script, round: u64) {
-    average(script, round, Duration::ZERO);
-}
-
-fn average(script: &mut Script, round: u64, first: Duration) {
-    let used = [0, 1].map(|rank| {
-        let report = WindowReport { first, ..script.done(rank, 1) };
-        let used = report.used.clone();
-        script.say(rank, Report::WindowReport(Box::new(report)));
-        used
-    });
-    for rank in [0u32, 1] {
-        script.snapshot(rank, round, &used[rank as usize]);
-    }
-    script.folded(round, [FoldedPart::Whole, FoldedPart::Whole]);
-    script.acks(round);
+    script.average(round, Duration::ZERO);
 }
 
 /// Orders to do something for all: who, and by which order.
@@ -197,10 +183,10 @@ fn ranks_may_ask_for_it() {
 #[test]
 fn what_it_costs_is_taken_off_the_next_window() {
     let mut script = evaluating(every(1));
-    average(&mut script, 1, Duration::from_millis(50));
+    script.average(1, Duration::from_millis(50));
     script.wait(1);
     answer(&mut script, 0, 0);
-    average(&mut script, 2, Duration::from_millis(50));
+    script.average(2, Duration::from_millis(50));
     let taken: Vec<String> = script.events().map(|(_, why)| why).filter(|why| why.contains("callback")).collect();
     assert_eq!(taken.len(), 1, "{taken:?}");
     let quotas = [0, 1].map(|rank| script.windows[rank].quota);

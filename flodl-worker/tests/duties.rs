@@ -1,18 +1,15 @@
 //! What a program declares, asks for, hears and does for all, through a worker without IO.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-// Each test program uses its own part of what they share.
-#![allow(dead_code, reason = "shared with the other test programs")]
 
 mod common;
 
-use common::{Conductor, Seat};
+use common::{Conductor, Numbers, Seat};
 use flodl_wire::message::join::TrainerSettings;
 use flodl_wire::message::record::EpochMetrics;
 use flodl_wire::message::report::{Evaluation, Intent};
 use flodl_wire::message::{Control, Report};
 use flodl_wire::{Incarnation, Range, Rank, Time, Version};
-use flodl_worker::dataset::Dataset;
 use flodl_worker::session::Found;
 use flodl_worker::trainee::{
     Asks, EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
@@ -71,24 +68,6 @@ impl Trainee for Counting {
     fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {
         writer.write(TensorMut::F32(&mut self.theta));
         Ok(())
-    }
-}
-
-struct Numbers(u64);
-
-impl Dataset for Numbers {
-    type Batch = Vec<u64>;
-
-    fn len(&self) -> u64 {
-        self.0
-    }
-
-    fn signature(&self) -> [u8; 32] {
-        [1; 32]
-    }
-
-    fn batch(&self, indices: &[u64]) -> Result<Vec<u64>, Fault> {
-        Ok(indices.to_vec())
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Conductor, Seat, roster, run_config, windows};
+use common::{Conductor, Numbers, Seat, roster, run_config, windows};
 use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{Dtype, Section, TensorSpec, TrainerSettings};
@@ -80,25 +80,6 @@ impl Trainee for Notes {
     fn reset_optimizer(&mut self) -> Result<(), Fault> {
         self.resets += 1;
         Ok(())
-    }
-}
-
-/// Samples that are their own indices.
-struct Numbers(u64);
-
-impl Dataset for Numbers {
-    type Batch = Vec<u64>;
-
-    fn len(&self) -> u64 {
-        self.0
-    }
-
-    fn signature(&self) -> [u8; 32] {
-        [1; 32]
-    }
-
-    fn batch(&self, indices: &[u64]) -> Result<Vec<u64>, Fault> {
-        Ok(indices.to_vec())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::puppet::{ack, ready, tensors};
 use super::{DIGEST, LIFE, MS, config, scenario};
+use core::time::Duration;
 use flodl_coord::{Config, Coordinator, Input, Output};
 use flodl_elche::{Guard, NoGuard};
 use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
@@ -141,6 +142,21 @@ impl Script {
     pub(crate) fn acks(&mut self, round: u64) {
         self.say(0, Report::SyncAck(ack(Round(round))));
         self.say(1, Report::SyncAck(ack(Round(round))));
+    }
+
+    /// A window of one batch each, which took `first`, and its round, all of which is well.
+    pub(crate) fn average(&mut self, round: u64, first: Duration) {
+        let used = [0, 1].map(|rank| {
+            let report = WindowReport { first, ..self.done(rank, 1) };
+            let used = report.used.clone();
+            self.say(rank, Report::WindowReport(Box::new(report)));
+            used
+        });
+        for rank in [0u32, 1] {
+            self.snapshot(rank, round, &used[rank as usize]);
+        }
+        self.folded(round, [FoldedPart::Whole, FoldedPart::Whole]);
+        self.acks(round);
     }
 
     pub(crate) fn dies(&mut self, rank: u32, signal: i32) {

@@ -10,13 +10,33 @@ use flodl_wire::message::join::{Emulation, Ready, RunConfig};
 use flodl_wire::message::report::{Evaluation, SyncAck, WindowReport};
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, RunId, SessionId, Time, Version, WindowId};
+use flodl_worker::dataset::Dataset;
 use flodl_worker::session::End;
-use flodl_worker::trainee::Trainee;
+use flodl_worker::trainee::{Fault, Trainee};
 use flodl_worker::worker::{Clock, Event, Turn, Worker};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Samples that are their own indices.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Dataset for Numbers {
+    type Batch = Vec<u64>;
+
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn signature(&self) -> [u8; 32] {
+        [1; 32]
+    }
+
+    fn batch(&self, indices: &[u64]) -> Result<Vec<u64>, Fault> {
+        Ok(indices.to_vec())
+    }
+}
 
 /// A clock that moves by the time a batch takes on this rank, and never otherwise.
 pub(crate) struct BatchClock {
