@@ -73,9 +73,11 @@ impl Memory {
                 self.round_done |= self.round == Some(*round);
             }
             Control::RoundDone { round, outcome, .. } if self.round == Some(*round) => {
-                if let RoundOutcome::Committed { version } = *outcome {
-                    self.version = self.has_result(*round).then_some(version);
-                }
+                self.version = match *outcome {
+                    RoundOutcome::Committed { version } => self.has_result(*round).then_some(version),
+                    // What it has trained stays in its replica, and is nobody else's.
+                    RoundOutcome::Nothing | RoundOutcome::Again => self.version.filter(|_| self.plan.is_none()),
+                };
                 self.round_done = true;
                 self.plan = None;
                 self.words.clear();
@@ -234,6 +236,18 @@ mod tests {
         memory.hears(LIFE, &request(9, 1));
         memory.hears(LIFE, &committed(9, 9));
         assert_eq!(memory.state(LIFE).version, None, "a round without it");
+        // (whether it has a window's work, what it holds after a round that folded nothing)
+        for (round, trained, held) in [(10, false, Some(Version(10))), (12, true, None)] {
+            memory.hears(LIFE, &request(round, 2));
+            memory.says(whole(round));
+            memory.hears(LIFE, &committed(round, round));
+            if trained {
+                memory.is_told(LIFE, &Control::Window(plan(round)));
+            }
+            memory.hears(LIFE, &request(round + 1, 2));
+            memory.hears(LIFE, &done(round + 1));
+            assert_eq!(memory.state(LIFE).version, held, "trained: {trained}");
+        }
     }
 
     #[test]
