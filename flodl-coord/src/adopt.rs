@@ -94,6 +94,13 @@ impl Running {
         if !is_in_run {
             return;
         }
+        if state.words.iter().any(|word| matches!(word, Report::Finished { .. })) {
+            // It was told to end under the controller before, and has.
+            if let Some(mut member) = ctx.members.get_mut(rank) {
+                member.state = State::Leaving { finished: true };
+            }
+            return;
+        }
         if !state.admitted {
             let config = run_config(ctx, &self.agreed, (rank, ctx.members.world().present));
             ctx.tell(rank, Control::Admitted(Box::new(config)));

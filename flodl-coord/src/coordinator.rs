@@ -364,6 +364,8 @@ impl Coordinator {
         {
             self.out.push_back(Output::Broadcast(Control::ShutdownWithSave { why: why.clone() }));
         }
+        let hosts = self.members.hosts().map(|(session, _)| Output::ToHost { session, control: Control::Dismissed });
+        self.out.extend(hosts.collect::<Vec<Output>>());
         self.ctx(now).event(EventKind::RunEnded { exit }, why);
         self.phase = Phase::Ended;
         if self.recording.is_some() {

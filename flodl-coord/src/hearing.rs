@@ -65,6 +65,29 @@ impl Coordinator {
 
     pub(crate) fn host_report(&mut self, session: SessionId, report: HostReport, now: Time) {
         self.heard(session, None, now);
+        let is_of_an_end = matches!(
+            report,
+            HostReport::Leaving
+                | HostReport::Back { .. }
+                | HostReport::RankExited { .. }
+                | HostReport::RankNotStarted { .. }
+        );
+        self.host_says(session, report, now);
+        if is_of_an_end {
+            self.dismiss(session);
+        }
+    }
+
+    /// Where nothing is waited for of any rank of a host any more, its relay may go.
+    fn dismiss(&mut self, session: SessionId) {
+        let Some(link) = self.members.host(session).filter(|link| !link.ranks.is_empty()) else { return };
+        let is_over = |rank: &Rank| self.members.get(*rank).is_none_or(|m| m.session != session || m.is_gone());
+        if link.ranks.iter().all(is_over) {
+            self.out.push_back(Output::ToHost { session, control: Control::Dismissed });
+        }
+    }
+
+    fn host_says(&mut self, session: SessionId, report: HostReport, now: Time) {
         let mine = |rank, incarnation| self.members.speaks_for(session, rank, incarnation);
         match report {
             // What a host has kept counts where a controller is new.

@@ -12,7 +12,7 @@ use flodl_elche::NoGuard;
 use flodl_wire::commit::Keeper;
 use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::EventKind;
-use flodl_wire::message::report::{FoldedPart, RankState};
+use flodl_wire::message::report::{ExitStatus, FoldedPart, RankState};
 use flodl_wire::message::{Control, HostReport, Report};
 use flodl_wire::{HostId, Range, Rank, Round, SessionId, Time, Version, WindowId};
 
@@ -328,6 +328,23 @@ fn a_round_that_was_open_is_run_again() {
         assert_eq!(told(&script, rank)[..2], [Control::ControllerBack, again.clone()]);
     }
     assert!(matches!(told(&script, 0).last(), Some(Control::RequestParams { round: Round(2), .. })));
+}
+
+#[test]
+fn who_said_its_last_word_under_the_former_controller_has_finished_and_is_not_lost() {
+    let mut past = Past::new(7, &[0, 1]);
+    let version = past.hosts[1].version;
+    past.hosts[1].words.push(Report::Finished { version, replica_digest: 0 });
+    let mut script = past.resumed(0, &[0, 1]);
+    restores(&mut script);
+    let (rank, incarnation, status, last_lines) = (Rank(1), LIFE, ExitStatus::Code(0), String::new());
+    let report = HostReport::RankExited { rank, incarnation, status, last_lines };
+    let session = script.sessions[1];
+    script.take(Input::FromHost { session, report });
+    assert!(script.events().any(|(kind, _)| matches!(kind, EventKind::RankFinished { rank: Rank(1) })));
+    assert_eq!(script.deaths(), []);
+    let dismissed = Output::ToHost { session, control: Control::Dismissed };
+    assert!(script.outputs.contains(&dismissed), "its relay may go");
 }
 
 #[test]

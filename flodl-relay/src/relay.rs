@@ -51,6 +51,8 @@ enum Uplink {
         until: Time,
         why: String,
     },
+    /// Nobody waits for this relay any more.
+    Done,
 }
 
 /// The control of one host.
@@ -106,6 +108,8 @@ enum Stage {
     Ending { kill_at: Time },
     /// They were killed, and are not waited for after that time.
     Killing { give_up_at: Time },
+    /// All have ended and the controller was told. Its link may break under that, so it has yet to say that it knows.
+    Parting { until: Time },
     /// [`Output::End`] is out.
     Over,
 }
@@ -191,21 +195,24 @@ impl Relay {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let stage = match self.stage {
-            Stage::Running => match self.uplink {
-                Uplink::Up => self.heard.plus(self.patience),
-                Uplink::Down { until, .. } => until,
-            },
-            Stage::Ending { kill_at } => kill_at,
-            Stage::Killing { give_up_at } => give_up_at,
+            Stage::Running => None,
+            Stage::Ending { kill_at: at } | Stage::Killing { give_up_at: at } | Stage::Parting { until: at } => {
+                Some(at)
+            }
             Stage::Over => return None,
         };
+        let uplink = match self.uplink {
+            Uplink::Up => Some(self.heard.plus(self.patience)),
+            Uplink::Down { until, .. } => Some(until),
+            Uplink::Done => None,
+        };
         let exits = self.lives.values().filter_map(|life| match life.process {
-            Process::Ended { tell_at, .. } if matches!(self.uplink, Uplink::Up) => Some(tell_at),
-            Process::Ended { .. } => None,
+            Process::Ended { .. } if matches!(self.uplink, Uplink::Down { .. }) => None,
+            Process::Ended { tell_at, .. } => Some(tell_at),
             Process::Live | Process::Told { .. } => None,
         });
         let fenced = self.lives.values().filter_map(|life| life.kill_at);
-        exits.chain(fenced).chain([stage, self.heartbeat]).min()
+        exits.chain(fenced).chain(stage).chain(uplink).chain([self.heartbeat]).min()
     }
 
     /// Who may connect now, for the shell's handshakes.
@@ -288,7 +295,11 @@ impl Relay {
     fn obey(&mut self, control: Control, now: Time) {
         match control {
             Control::Admit(admit) => self.admit(&admit),
-            Control::Refused { why } => self.end(Err(RelayError::Refused { why: why.text })),
+            Control::Refused { why } if matches!(self.stage, Stage::Running) => {
+                self.end(Err(RelayError::Refused { why: why.text }));
+            }
+            Control::Refused { .. } => self.uplink = Uplink::Done,
+            Control::Dismissed => self.dismissed(),
             Control::RequestParams { round, roster } => self.open_round(round, &roster),
             Control::RoundDone { round, outcome, .. } => {
                 if let RoundOutcome::Committed { version } = outcome {
@@ -487,11 +498,12 @@ impl Relay {
 
     fn tick(&mut self, now: Time) {
         self.kill_fenced(now);
+        self.watch_uplink(now);
         let all_ended = self.lives.values().all(|life| matches!(life.process, Process::Told { .. }));
         match self.stage {
-            Stage::Running if self.intent.leaving && all_ended => self.end(Ok(())),
-            Stage::Running => self.watch_uplink(now),
-            Stage::Ending { .. } | Stage::Killing { .. } if all_ended => self.end(Ok(())),
+            Stage::Running if self.intent.leaving && all_ended => self.part(now),
+            Stage::Ending { .. } | Stage::Killing { .. } if all_ended => self.part(now),
+            Stage::Parting { until } if until <= now || matches!(self.uplink, Uplink::Done) => self.end(Ok(())),
             Stage::Ending { kill_at } if kill_at <= now => {
                 self.kill_where(|_, _, _| true);
                 self.stage = Stage::Killing { give_up_at: now.plus(self.patience / 2) };
@@ -501,7 +513,7 @@ impl Relay {
                 self.out.extend(live.map(|(&rank, _)| Output::Warn(Warning::Undying(rank))));
                 self.end(Ok(()));
             }
-            Stage::Ending { .. } | Stage::Killing { .. } | Stage::Over => {}
+            Stage::Running | Stage::Ending { .. } | Stage::Killing { .. } | Stage::Parting { .. } | Stage::Over => {}
         }
         if self.heartbeat <= now && !matches!(self.stage, Stage::Over) {
             self.heartbeat = now.plus(self.patience / 10);
@@ -526,7 +538,7 @@ impl Relay {
 
     /// Says something to the controller. Where it is out of reach it is told when it is back.
     fn tell(&mut self, report: &HostReport) {
-        if matches!(self.uplink, Uplink::Down { .. }) {
+        if !matches!(self.uplink, Uplink::Up) {
             return;
         }
         match Frame::host_report(report) {

@@ -447,6 +447,76 @@ fn a_relay_whose_link_breaks_goes_on_and_says_where_its_ranks_stand() {
     assert!(opened.contains(&"to 40: all ranks".to_owned()), "{opened:?}");
 }
 
+/// Both ranks say their last word and exit as they should.
+fn end_both(relay: &mut Relay) -> Vec<String> {
+    let mut said = Vec::new();
+    for rank in [4, 6] {
+        says(relay, rank, u64::from(rank) * 10, &FINISHED);
+        closed(relay, u64::from(rank) * 10);
+        closed(relay, u64::from(rank) * 10 + 1);
+        said.extend(exited(relay, rank, ExitStatus::Code(0)));
+    }
+    said
+}
+
+#[test]
+fn last_words_that_are_lost_with_the_link_are_said_again() {
+    let told = ["up: rank 4 exited Code(0)", "up: rank 6 exited Code(0)"];
+    for leaves in [false, true] {
+        let mut relay = relay().resuming(true);
+        if leaves {
+            give(&mut relay, Input::Leave);
+        } else {
+            order(&mut relay, Stream::AllRanks, &Control::Shutdown, Time::ZERO);
+        }
+        assert_eq!(end_both(&mut relay), told, "it does not end before its controller knows");
+        assert_eq!(give(&mut relay, Input::UpstreamLost { why: "reset".to_owned() }), ["redial session 5"]);
+        let back = give(&mut relay, Input::Resumed { session: SessionId(9), anew: false });
+        for rank in [4, 6] {
+            let word = back.iter().position(|said| said.starts_with(&format!("up: rank {rank} stands at [Finished")));
+            let exit = back.iter().position(|said| *said == format!("up: rank {rank} exited Code(0)"));
+            assert!(word.is_some() && word < exit, "{back:?}");
+        }
+        assert_eq!(order(&mut relay, Stream::Host, &Control::Dismissed, Time::ZERO), ["end"]);
+    }
+}
+
+#[test]
+fn who_is_dismissed_waits_for_its_ranks_and_for_nobody_else() {
+    let mut relay = relay().resuming(true);
+    assert_eq!(order(&mut relay, Stream::Host, &Control::Dismissed, Time::ZERO), [""; 0], "its run goes on");
+    order(&mut relay, Stream::AllRanks, &Control::Shutdown, Time::ZERO);
+    assert_eq!(order(&mut relay, Stream::Host, &Control::Dismissed, Time::ZERO), [""; 0]);
+    assert_eq!(give(&mut relay, Input::UpstreamLost { why: "end of file".to_owned() }), [""; 0], "it is not missed");
+    assert_eq!(end_both(&mut relay), ["end"]);
+}
+
+#[test]
+fn a_relay_that_is_done_does_not_wait_for_ever_to_hear_it() {
+    let lost = || Input::UpstreamLost { why: "end of file".to_owned() };
+    for how in 0..3 {
+        let mut relay = relay().resuming(true);
+        order(&mut relay, Stream::AllRanks, &Control::Shutdown, Time::ZERO);
+        end_both(&mut relay);
+        let said = match how {
+            0 => {
+                assert_eq!(give(&mut relay, lost()), ["redial session 5"]);
+                give(&mut relay, Input::NotResumed { why: "nobody listens".to_owned() })
+            }
+            1 => {
+                let why = Reason::new("unknown-host", "it is not known here");
+                order(&mut relay, Stream::Host, &Control::Refused { why }, Time::ZERO)
+            }
+            _ => {
+                let over = Time::ZERO.plus(PATIENCE);
+                order(&mut relay, Stream::Host, &Control::Heartbeat, over)
+            }
+        };
+        assert!(said.contains(&"end".to_owned()), "way {how}: {said:?}");
+        assert_eq!(relay.next_deadline(), None);
+    }
+}
+
 #[test]
 fn a_relay_that_finds_no_controller_ends() {
     let silent = Time::ZERO.plus(PATIENCE);

@@ -161,7 +161,16 @@ impl Host {
 
     fn controller_says(&mut self, fab: &mut Fabric, packet: Packet) {
         match packet {
-            Packet::Frame(frame) => self.feed(fab, relay::Input::Upstream(frame)),
+            Packet::Frame(frame) => {
+                let is_end = matches!(frame.to_control(), Ok(Control::Shutdown));
+                self.feed(fab, relay::Input::Upstream(frame));
+                if is_end
+                    && fab.off(Mutant::Dismissal)
+                    && let Ok(frame) = Frame::control(Stream::Host, Incarnation(0), &Control::Dismissed)
+                {
+                    self.feed(fab, relay::Input::Upstream(frame));
+                }
+            }
             Packet::Data(data) => self.feed(fab, relay::Input::Result(data)),
             Packet::End(_) if fab.off(Mutant::ControllerWatch) => {}
             Packet::End(why) => self.feed(fab, relay::Input::UpstreamLost { why: why.to_owned() }),

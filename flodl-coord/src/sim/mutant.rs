@@ -62,6 +62,8 @@ pub enum Mutant {
     Attachment,
     /// A relay that is back sends again what it sent last.
     NothingTwice,
+    /// A relay does not wait until its controller knows that its ranks have ended.
+    Dismissal,
     /// A rank that hangs seems to make steps.
     StallCeiling,
     /// The dead keep their leases.
@@ -84,7 +86,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 36] = [
+    pub const ALL: [Mutant; 37] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -112,6 +114,7 @@ impl Mutant {
         Mutant::LostLives,
         Mutant::Attachment,
         Mutant::NothingTwice,
+        Mutant::Dismissal,
         Mutant::StallCeiling,
         Mutant::Forfeit,
         Mutant::DutyAwaited,
@@ -154,6 +157,7 @@ impl Mutant {
             Mutant::LostLives => "lost-lives",
             Mutant::Attachment => "attachment",
             Mutant::NothingTwice => "nothing-twice",
+            Mutant::Dismissal => "dismissal",
             Mutant::StallCeiling => "stall-ceiling",
             Mutant::Forfeit => "forfeit",
             Mutant::DutyAwaited => "duty-awaited",
@@ -201,6 +205,7 @@ impl Mutant {
             Mutant::LostOrders | Mutant::LostLives => &[Class::Reset],
             Mutant::Attachment => &[Class::Reset],
             Mutant::NothingTwice => &[Class::Reset],
+            Mutant::Dismissal => &[Class::Reset],
             Mutant::StallCeiling => &[Class::Hang],
             Mutant::Forfeit => &[Class::RankCrash],
             Mutant::DutyAwaited | Mutant::DutyBeforeWindow => &[Class::DutyError],

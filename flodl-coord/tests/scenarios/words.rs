@@ -34,6 +34,7 @@ fn to_host(control: &Control) -> Option<String> {
             Some(format!("may start {}", list(ids)))
         }
         Control::Restart { rank, incarnation } => Some(format!("starts {}", life(*rank, *incarnation))),
+        Control::Dismissed => Some("is not waited for any more".to_owned()),
         control => to_rank(control),
     }
 }

@@ -11,17 +11,19 @@ use flodl_wire::{Incarnation, Rank, SessionId, Time};
 impl Relay {
     /// A connection to the controller or the root has ended.
     pub(super) fn link_lost(&mut self, why: String, now: Time) {
-        match (&self.stage, self.first) {
-            (Stage::Running, Some(first)) if self.intent.resumes => self.resume(first, why, now),
+        match self.first {
+            Some(first) if self.intent.resumes => self.resume(first, why, now),
             _ => self.controller_lost(why),
         }
     }
 
     fn resume(&mut self, first: SessionId, why: String, now: Time) {
-        if matches!(self.uplink, Uplink::Down { .. }) {
+        if !matches!(self.uplink, Uplink::Up) || matches!(self.stage, Stage::Over) {
             return;
         }
-        self.say_to_ranks(&Control::ControllerLost);
+        if matches!(self.stage, Stage::Running) {
+            self.say_to_ranks(&Control::ControllerLost);
+        }
         // What was on its way is lost, and the round goes on without this host.
         if let Some(open) = self.round.take() {
             self.out.push_back(Output::Fold(Order::Close { round: open.round }));
@@ -32,7 +34,7 @@ impl Relay {
 
     /// The controller is there again: it hears what became of each rank, and decides what follows.
     pub(super) fn resumed(&mut self, (session, anew): (SessionId, bool), now: Time) {
-        if !matches!(self.stage, Stage::Running) {
+        if !matches!(self.uplink, Uplink::Down { .. }) || matches!(self.stage, Stage::Over) {
             return;
         }
         self.uplink = Uplink::Up;
@@ -45,6 +47,9 @@ impl Relay {
             let incarnation = life.incarnation;
             match &life.process {
                 Process::Told { exit: Some((status, last_lines)) } => {
+                    // That it ended as it should was its last word, and may be lost with the link.
+                    let state = life.memory.state((rank, incarnation));
+                    reports.extend(life.finished.then(|| HostReport::RankState(Box::new(state))));
                     let (status, last_lines) = (*status, last_lines.clone());
                     reports.push(HostReport::RankExited { rank, incarnation, status, last_lines });
                 }
@@ -83,7 +88,26 @@ impl Relay {
         match self.stage {
             Stage::Running => self.end(Err(RelayError::ControllerLost { why })),
             // The run is over: nobody is owed anything any more.
-            Stage::Ending { .. } | Stage::Killing { .. } | Stage::Over => {}
+            Stage::Ending { .. } | Stage::Killing { .. } | Stage::Parting { .. } => self.uplink = Uplink::Done,
+            Stage::Over => {}
+        }
+    }
+
+    /// The controller knows of the end of every rank here, or ends without.
+    pub(super) fn dismissed(&mut self) {
+        let goes = self.intent.leaving || !matches!(self.stage, Stage::Running);
+        if goes {
+            self.uplink = Uplink::Done;
+        }
+    }
+
+    /// Every process has ended and was told. What was told may be lost with the link, so a relay that can come back waits
+    /// until the controller says that it knows.
+    pub(super) fn part(&mut self, now: Time) {
+        if self.intent.resumes && !matches!(self.uplink, Uplink::Done) {
+            self.stage = Stage::Parting { until: now.plus(self.patience) };
+        } else {
+            self.end(Ok(()));
         }
     }
 
@@ -97,7 +121,7 @@ impl Relay {
                 let why = format!("{why}, and it was not there again within {:?}", self.patience);
                 self.controller_lost(why);
             }
-            Uplink::Up | Uplink::Down { .. } => {}
+            Uplink::Up | Uplink::Down { .. } | Uplink::Done => {}
         }
     }
 

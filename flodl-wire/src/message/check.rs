@@ -69,7 +69,7 @@ impl Check for Control {
             Control::Restart { rank: id, .. } => rank(*id),
             Control::Commit(record) => record.check(),
             Control::CommitPart { part, parts, record } => commit_part((*part, *parts), record),
-            Control::SendConsensus { .. } => Ok(()),
+            Control::SendConsensus { .. } | Control::Dismissed => Ok(()),
         }
     }
 }

@@ -127,6 +127,9 @@ pub enum Control {
         /// Which.
         version: Version,
     },
+    /// To a relay: nothing more is waited for of its ranks. It need not come back where its link breaks now, and ends once
+    /// they have.
+    Dismissed,
 }
 
 /// One rank's part of a window.

@@ -29,7 +29,7 @@ macro_rules! variants {
 
 variants!(control_name, CONTROL_NAMES, Control: Admit Admitted Refused SendManifest Window ExtendPartition RequestParams
     RoundDone DeclareDead ExecuteEval Heartbeat Fenced Shutdown ShutdownWithSave Restart ControllerLost ControllerBack
-    ExecuteCheckpoint EpochAggregated EvalBroadcast Commit CommitPart SendConsensus);
+    ExecuteCheckpoint EpochAggregated EvalBroadcast Commit CommitPart SendConsensus Dismissed);
 variants!(report_name, REPORT_NAMES, Report: Ready Manifest WindowReport Progress SnapshotReady SyncAck Heartbeat EvalResult
     Finished Failed Intent CheckpointResult);
 variants!(host_report_name, HOST_REPORT_NAMES, HostReport: RankUp RankExited RankNotStarted RankLost Waiting Heartbeat
@@ -153,6 +153,7 @@ pub fn controls() -> Vec<Control> {
         Control::Commit(commit(Some(Moment { generation: 0, round: Round(4) }))),
         Control::CommitPart { part: 1, parts: 3, record: commit(None) },
         Control::SendConsensus { round: Round(8), version: Version(5) },
+        Control::Dismissed,
     ]
 }
 

@@ -119,6 +119,21 @@ enum Duty {
     Save { schedule: u64, version: Version },
 }
 
+impl Duty {
+    const fn schedule(self) -> u64 {
+        match self {
+            Duty::Evaluate { schedule } | Duty::Save { schedule, .. } => schedule,
+        }
+    }
+}
+
+/// The newest order of each kind that was taken on: a coordinator numbers them upwards, and so does the one after it.
+#[derive(Copy, Clone, Debug, Default)]
+struct Taken {
+    evaluation: Option<u64>,
+    save: Option<u64>,
+}
+
 /// What waits for the answer to an order.
 #[derive(Clone, Debug)]
 enum Waiting {
@@ -158,6 +173,7 @@ pub struct Session {
     marks: Marks,
     waiting: VecDeque<Waiting>,
     duties: VecDeque<Duty>,
+    taken: Taken,
     /// What this rank's program has asked for since the last round's end.
     asked: Vec<Intent>,
     /// The learning rate of its next window grows from nothing.
@@ -181,6 +197,7 @@ impl Session {
             marks: Marks { heard: now, last_batch_end: now, window_end: now },
             waiting: VecDeque::new(),
             duties: VecDeque::new(),
+            taken: Taken::default(),
             asked: Vec::new(),
             warm_up: false,
             outputs: VecDeque::from([ready]),
@@ -320,6 +337,7 @@ impl Session {
             Control::Commit(_) | Control::CommitPart { .. } => {
                 return Err(Violation::NotForRanks { message: "Commit" }.into());
             }
+            Control::Dismissed => return Err(Violation::NotForRanks { message: "Dismissed" }.into()),
             Control::SendConsensus { .. } => {
                 return Err(Violation::NotForRanks { message: "SendConsensus" }.into());
             }
@@ -410,13 +428,18 @@ impl Session {
 
     fn take_on(&mut self, message: &'static str, duty: Duty) -> Result<(), Violation> {
         self.admitted_run(message)?;
-        // After a lost link it may be told again.
-        if self.duties.contains(&duty) {
+        // After a lost link it may be told again, even of what it is at or has done: its answer is told again too.
+        let taken = match duty {
+            Duty::Evaluate { .. } => &mut self.taken.evaluation,
+            Duty::Save { .. } => &mut self.taken.save,
+        };
+        if taken.is_some_and(|newest| newest >= duty.schedule()) {
             return Ok(());
         }
         if self.duties.len() >= BACKLOG_MAX {
             return Err(Violation::TooMany { limit: BACKLOG_MAX });
         }
+        *taken = Some(duty.schedule());
         self.duties.push_back(duty);
         Ok(())
     }

@@ -155,6 +155,17 @@ fn duties_come_before_the_window_that_waits_already() {
 }
 
 #[test]
+fn a_duty_that_is_ordered_again_is_done_once() {
+    let mut driver = Driver::formed();
+    let save = Control::ExecuteCheckpoint { schedule: 4, version: Version(0) };
+    let eval = Control::ExecuteEval { schedule: 3 };
+    driver.during_evaluation = vec![save.clone(), eval.clone(), save];
+    driver.order(eval);
+    assert_eq!(driver.log[..2], ["evaluate 3", "evaluated 3"]);
+    assert_eq!(driver.log[2..], ["save version 0 by 4", "CheckpointResult { schedule: 4, outcome: Ok(()) }"]);
+}
+
+#[test]
 fn what_its_program_asks_for_is_told_once_a_round() {
     let mut driver = Driver::formed();
     for _ in 0..2 {
