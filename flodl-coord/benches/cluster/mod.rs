@@ -176,8 +176,8 @@ impl Cluster {
         Report::Ready(Box::new(Ready {
             manifest_digest: manifest_digest(&tensors()),
             layout: LayoutSizes { parameters: 10, buffers: 0, integers: 0 },
-            // Enough for thousands of windows.
-            dataset: DatasetInfo { len: u64::from(self.ranks) * BATCH * 1_000_000, signature: [7; 32] },
+            // Enough for as many windows as a benchmark makes.
+            dataset: DatasetInfo { len: u64::from(self.ranks) * BATCH * 100_000_000, signature: [7; 32] },
             trainer: TrainerSettings::default(),
             device: "cpu".into(),
             memory: None,
