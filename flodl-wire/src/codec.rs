@@ -163,8 +163,9 @@ pub fn decode<T: DeserializeOwned + Check>(bytes: &[u8]) -> Result<T, DecodeErro
         return Err(DecodeError::TooLong { len, max: CONTROL_MAX });
     };
     let (message, used): (T, usize) = decoded.map_err(|error| DecodeError::Codec(error.to_string()))?;
-    if used != len {
-        return Err(DecodeError::Trailing { extra: len - used });
+    let extra = len.saturating_sub(used);
+    if extra > 0 {
+        return Err(DecodeError::Trailing { extra });
     }
     message.check().map_err(DecodeError::Invalid)?;
     Ok(message)

@@ -5,12 +5,13 @@ use zeroize::Zeroizing;
 /// `N` bytes from exactly `2 N` hexadecimal digits.
 pub(crate) fn parse<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    if text.len() != 2 * N {
+    let (pairs, odd) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !odd.is_empty() {
         return None;
     }
     let mut bytes = Zeroizing::new([0; N]);
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
     }
     Some(bytes)
 }

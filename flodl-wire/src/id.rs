@@ -52,7 +52,7 @@ impl Version {
     /// The version after this one.
     #[must_use]
     pub fn next(self) -> Version {
-        Version(self.0 + 1)
+        Version(self.0.saturating_add(1))
     }
 }
 
@@ -134,15 +134,15 @@ impl HostId {
             return None;
         }
         let mut id = [0; 16];
-        id[..name.len()].copy_from_slice(name.as_bytes());
+        id.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
         Some(HostId(id))
     }
 
     /// The host's name, where the id was made from one; else its hexadecimal digits.
     #[must_use]
     pub fn name(&self) -> String {
-        let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(16);
-        match core::str::from_utf8(&self.0[..len]) {
+        let name = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
+        match core::str::from_utf8(name) {
             Ok(name) if HostId::from_name(name) == Some(*self) => name.to_owned(),
             _ => self.to_string(),
         }

@@ -63,8 +63,12 @@
 //!
 //! Limits are in [`limits`]; `docs/PROTOCOL.md` beside this crate's sources has every byte.
 
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 pub mod codec;
 pub mod commit;
+mod fields;
 pub mod frame;
 pub mod handshake;
 mod hex;

@@ -4,6 +4,7 @@
 
 use crate::limits::{CHUNK_HEADER, POOL_BUFFERS, POOLED_FROM};
 use bytes::Bytes;
+use core::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A chunk's elements start at a multiple of it.
@@ -28,11 +29,12 @@ impl Pool {
             return Buffer { memory: vec![0; len], start: 0, len, home: None };
         }
         let mut memory = self.waiting(|waiting| waiting.pop()).unwrap_or_default();
-        if memory.len() < len + ALIGN {
-            memory.resize(len + ALIGN, 0);
+        let room = len.saturating_add(ALIGN);
+        if memory.len() < room {
+            memory.resize(room, 0);
         }
-        let elements = (memory.as_ptr() as usize).wrapping_add(CHUNK_HEADER) % ALIGN;
-        Buffer { memory, start: (ALIGN - elements) % ALIGN, len, home: Some(self.clone()) }
+        let elements = (memory.as_ptr() as usize).wrapping_add(CHUNK_HEADER);
+        Buffer { memory, start: elements.wrapping_neg() % ALIGN, len, home: Some(self.clone()) }
     }
 
     fn waiting<T>(&self, act: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
@@ -41,8 +43,13 @@ impl Pool {
 }
 
 impl Buffer {
+    fn place(&self) -> Range<usize> {
+        self.start..self.start.saturating_add(self.len)
+    }
+
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.len]
+        let place = self.place();
+        self.memory.get_mut(place).unwrap_or_default()
     }
 
     /// The first `len` bytes, shared. The memory goes back to the pool with the last clone.
@@ -58,7 +65,7 @@ impl Buffer {
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.len]
+        self.memory.get(self.place()).unwrap_or_default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Kind;
 use crate::codec::{DecodeError, Flaw};
+use crate::fields::Reader;
 use crate::limits::{ABSENCE_LEN, CHUNK_HEADER, CHUNK_MAX};
 use crate::message::data::{AbsentWhy, Chunk, Codec};
 use crate::message::{Data, check};
@@ -46,7 +47,7 @@ impl<'a> Head<'a> {
     /// Bytes of header and elements.
     pub(super) fn payload_len(&self) -> usize {
         match self {
-            Head::Chunk { chunk, .. } => CHUNK_HEADER + chunk.bytes.len(),
+            Head::Chunk { chunk, .. } => CHUNK_HEADER.saturating_add(chunk.bytes.len()),
             Head::Absent { .. } | Head::Dropped { .. } => ABSENCE_LEN,
         }
     }
@@ -144,18 +145,6 @@ fn header<const N: usize>(payload: &Bytes) -> Result<&[u8; N], Flaw> {
     payload.first_chunk().ok_or(Flaw::Length { expected: N, got: payload.len() })
 }
 
-fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    let mut field = [0; 8];
-    field.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(field)
-}
-
-fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    let mut field = [0; 4];
-    field.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(field)
-}
-
 fn zero(bytes: &[u8]) -> Result<(), Flaw> {
     match bytes.iter().find(|byte| **byte != 0) {
         None => Ok(()),
@@ -165,22 +154,20 @@ fn zero(bytes: &[u8]) -> Result<(), Flaw> {
 
 fn decode_chunk(payload: &Bytes) -> Result<Chunk, Flaw> {
     let head: &[u8; CHUNK_HEADER] = header(payload)?;
-    let len = u32_at(head, 28) as usize;
-    if payload.len() != CHUNK_HEADER + len {
-        return Err(Flaw::Length { expected: CHUNK_HEADER + len, got: payload.len() });
+    let mut fields = Reader::new(head);
+    let (round, version, mass) = (Round(fields.u64()), Version(fields.u64()), f64::from_bits(fields.u64()));
+    let (chunk, len) = (fields.u32(), fields.u32());
+    let ([codec], reserved) = (fields.take(), fields.take::<7>());
+    let expected = CHUNK_HEADER.saturating_add(len as usize);
+    if payload.len() != expected {
+        return Err(Flaw::Length { expected, got: payload.len() });
     }
-    if head[32] != codec_number(Codec::Exact) {
-        return Err(Flaw::Header { what: "codec", value: u64::from(head[32]) });
+    if codec != codec_number(Codec::Exact) {
+        return Err(Flaw::Header { what: "codec", value: u64::from(codec) });
     }
-    zero(&head[33..])?;
-    let chunk = Chunk {
-        round: Round(u64_at(head, 0)),
-        version: Version(u64_at(head, 8)),
-        mass: f64::from_bits(u64_at(head, 16)),
-        chunk: u32_at(head, 24),
-        codec: Codec::Exact,
-        bytes: payload.slice(CHUNK_HEADER..),
-    };
+    zero(&reserved)?;
+    let bytes = payload.slice(CHUNK_HEADER..);
+    let chunk = Chunk { round, version, mass, chunk, codec: Codec::Exact, bytes };
     check_chunk(&chunk).map(|()| chunk)
 }
 
@@ -189,14 +176,16 @@ fn decode_absence(kind: Kind, payload: &Bytes) -> Result<Data, Flaw> {
     if payload.len() != ABSENCE_LEN {
         return Err(Flaw::Length { expected: ABSENCE_LEN, got: payload.len() });
     }
-    let (round, from_chunk) = (Round(u64_at(head, 0)), u32_at(head, 8));
-    let why = why_from_number(head[12]).ok_or(Flaw::Header { what: "why", value: u64::from(head[12]) })?;
-    zero(&head[13..16])?;
+    let mut fields = Reader::new(head);
+    let (round, from_chunk) = (Round(fields.u64()), fields.u32());
+    let ([why], reserved) = (fields.take(), fields.take::<3>());
+    let why = why_from_number(why).ok_or(Flaw::Header { what: "why", value: u64::from(why) })?;
+    zero(&reserved)?;
     if kind == Kind::Absent {
-        zero(&head[16..])?;
+        zero(&fields.take::<8>())?;
         return Ok(Data::Absent { round, from_chunk, why });
     }
-    let rank = Rank(u32_at(head, 16));
+    let (rank, incarnation) = (Rank(fields.u32()), Incarnation(fields.u32()));
     check::rank(rank)?;
-    Ok(Data::Dropped { round, rank, incarnation: Incarnation(u32_at(head, 20)), from_chunk, why })
+    Ok(Data::Dropped { round, rank, incarnation, from_chunk, why })
 }

@@ -207,10 +207,15 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// Bytes of payload and tag.
+    pub(super) const fn sealed_len(&self) -> usize {
+        self.payload_len.saturating_add(FRAME_TAG)
+    }
+
     /// Where the fields lie; `docs/PROTOCOL.md` shows the same table.
     pub(super) fn to_bytes(self) -> [u8; FRAME_HEADER] {
         let mut bytes = [0; FRAME_HEADER];
-        let len = u32::try_from(self.payload_len + FRAME_TAG).unwrap_or(u32::MAX);
+        let len = u32::try_from(self.sealed_len()).unwrap_or(u32::MAX);
         bytes[0..4].copy_from_slice(&len.to_le_bytes());
         bytes[4..6].copy_from_slice(&(self.kind as u16).to_le_bytes());
         bytes[6..8].copy_from_slice(&(if self.rekey { FLAG_REKEY } else { 0 }).to_le_bytes());

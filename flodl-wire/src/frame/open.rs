@@ -4,8 +4,9 @@ use super::Frame;
 use super::buffer::{Buffer, Pool};
 use super::header::{Header, HeaderError};
 use super::keys::Keys;
+use crate::fields::pour;
 use crate::handshake::Channel;
-use crate::limits::{FRAME_HEADER, FRAME_TAG};
+use crate::limits::FRAME_HEADER;
 use core::fmt;
 use thiserror::Error;
 
@@ -84,10 +85,7 @@ impl Opener {
     /// Where the bytes are not the next frame; from then on always.
     pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, OpenError> {
         loop {
-            let space = self.space();
-            let n = space.len().min(input.len());
-            space[..n].copy_from_slice(&input[..n]);
-            *input = &input[n..];
+            let n = pour(input, self.space());
             if let Some(frame) = self.filled(n)? {
                 return Ok(Some(frame));
             }
@@ -101,8 +99,8 @@ impl Opener {
     /// beginning and tell [`Opener::filled`]. Empty once the decoder has failed.
     pub fn space(&mut self) -> &mut [u8] {
         match &mut self.state {
-            State::Header { bytes, have } => &mut bytes[*have..],
-            State::Body { body, have, .. } => &mut body.bytes_mut()[*have..],
+            State::Header { bytes, have } => bytes.get_mut(*have..).unwrap_or_default(),
+            State::Body { body, have, .. } => body.bytes_mut().get_mut(*have..).unwrap_or_default(),
             State::Failed(_) => &mut [],
         }
     }
@@ -111,8 +109,8 @@ impl Opener {
     #[must_use]
     pub fn missing(&self) -> usize {
         match &self.state {
-            State::Header { have, .. } => FRAME_HEADER - have,
-            State::Body { header, have, .. } => header.payload_len + FRAME_TAG - have,
+            State::Header { have, .. } => FRAME_HEADER.saturating_sub(*have),
+            State::Body { header, have, .. } => header.sealed_len().saturating_sub(*have),
             State::Failed(_) => 0,
         }
     }
@@ -141,8 +139,7 @@ impl Opener {
 
     fn advance(&mut self, n: usize) -> Result<Option<Frame>, OpenError> {
         match &mut self.state {
-            State::Header { have, .. } => *have += n,
-            State::Body { have, .. } => *have += n,
+            State::Header { have, .. } | State::Body { have, .. } => *have = have.saturating_add(n),
             State::Failed(error) => return Err(*error),
         }
         if self.missing() > 0 {
@@ -151,7 +148,7 @@ impl Opener {
         match core::mem::replace(&mut self.state, START) {
             State::Header { bytes, .. } => {
                 let header = self.expect(&bytes)?;
-                let body = self.pool.take(header.payload_len + FRAME_TAG);
+                let body = self.pool.take(header.sealed_len());
                 self.state = State::Body { raw: bytes, header, body, have: 0 };
                 Ok(None)
             }

@@ -124,17 +124,18 @@ impl Sealer {
         let rekey = self.keys.rekey_due(payload_len);
         let header = Header { kind, rekey, seq, stream, incarnation, payload_len }.to_bytes();
         let start = out.len();
-        out.reserve(FRAME_HEADER + payload_len + FRAME_TAG);
+        out.reserve(FRAME_HEADER.saturating_add(payload_len).saturating_add(FRAME_TAG));
         out.extend_from_slice(&header);
+        let body = out.len();
         write(out);
-        match self.keys.seal(&header, &mut out[start + FRAME_HEADER..]) {
+        debug_assert_eq!(out.len().checked_sub(body), Some(payload_len));
+        match out.get_mut(body..).and_then(|payload| self.keys.seal(&header, payload)) {
             Some(tag) => out.extend_from_slice(&tag),
             None => {
                 out.truncate(start);
                 return Err(SealError::Exhausted);
             }
         }
-        debug_assert_eq!(out.len(), start + FRAME_HEADER + payload_len + FRAME_TAG);
         Ok(())
     }
 }

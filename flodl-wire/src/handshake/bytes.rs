@@ -1,6 +1,7 @@
 //! The handshake's messages byte by byte: `docs/PROTOCOL.md` has the same tables.
 
 use super::{Channel, Hello, Role};
+use crate::fields::{Reader, Writer};
 use crate::limits::{CHUNK_MAX, CONTROL_MAX, REFUSAL_TEXT};
 use crate::secret::{GateKey, TAG_LEN};
 use crate::{HostId, Incarnation, Rank, RunId, SessionId};
@@ -29,8 +30,12 @@ pub(super) const GATE_TAG_LEN: usize = 16;
 pub(super) const M1_TAGGED: usize = M1_LEN - GATE_TAG_LEN;
 pub(super) const M2_TAGGED: usize = M2_LEN - TAG_LEN;
 pub(super) const M3_TAG: usize = M3_MAGIC.len();
+const M1_VERSIONS: usize = M1_MAGIC.len();
+const M1_ROLE: usize = M1_VERSIONS + 4;
+const M2_VERSION: usize = M2_MAGIC.len();
+const REFUSE_LEN_AT: usize = REFUSE_MAGIC.len();
 const REFUSE_TAGGED: usize = REFUSE_LEN - TAG_LEN;
-const REFUSE_TEXT_AT: usize = 10;
+const REFUSE_TEXT_AT: usize = REFUSE_LEN_AT + 2;
 
 /// HKDF and HMAC over SHA-256, frames under AES-256-GCM. There is no other suite.
 pub(super) const SUITE: u16 = 1;
@@ -40,42 +45,6 @@ const _: () = {
     assert!(REFUSE_TEXT_AT + REFUSAL_TEXT + TAG_LEN == REFUSE_LEN);
     assert!(M1_LEN == M2_LEN && M2_LEN < REFUSE_LEN, "an answer is read as an M2 first, then to a refusal's end");
 };
-
-/// Writes fields one behind the other.
-struct Writer<'a> {
-    out: &'a mut [u8],
-    at: usize,
-}
-
-impl Writer<'_> {
-    fn put(&mut self, field: &[u8]) -> &mut Self {
-        self.out[self.at..self.at + field.len()].copy_from_slice(field);
-        self.at += field.len();
-        self
-    }
-}
-
-/// Reads fields one behind the other.
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (field, rest) = self.bytes.split_first_chunk().expect("the message's size is the sum of its fields");
-        self.bytes = rest;
-        *field
-    }
-    fn u16(&mut self) -> u16 {
-        u16::from_le_bytes(self.take())
-    }
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-}
 
 /// M1 for `hello`, with its gate tag.
 pub(super) fn write_m1(hello: &Hello, gate: &GateKey, nonce: &[u8; 32]) -> [u8; M1_LEN] {
@@ -88,7 +57,7 @@ pub(super) fn write_m1(hello: &Hello, gate: &GateKey, nonce: &[u8; 32]) -> [u8; 
         Channel::Data => 2,
     };
     let mut m1 = [0; M1_LEN];
-    let mut writer = Writer { out: &mut m1, at: 0 };
+    let mut writer = Writer::new(&mut m1);
     writer.put(&M1_MAGIC).put(&VERSION_MIN.to_le_bytes()).put(&VERSION_MAX.to_le_bytes()).put(&[role, channel]);
     // Stream index, then capabilities: there is one stream of each channel and no optional capability.
     writer.put(&[0; 2]).put(&[0; 4]);
@@ -111,13 +80,13 @@ pub(super) fn passes_gate(m1: &[u8; M1_LEN], gate: &GateKey) -> bool {
 
 /// The versions that M1 offers. These fields lie where they lie in every version to come.
 pub(super) fn offered_versions(m1: &[u8; M1_LEN]) -> (u16, u16) {
-    let mut reader = Reader { bytes: &m1[M1_MAGIC.len()..] };
+    let mut reader = Reader::new(&m1[M1_VERSIONS..M1_ROLE]);
     (reader.u16(), reader.u16())
 }
 
 /// What M1 says, where its fields have a meaning; else what is wrong.
 pub(super) fn read_m1(m1: &[u8; M1_LEN]) -> Result<Hello, &'static str> {
-    let mut reader = Reader { bytes: &m1[M1_MAGIC.len() + 4..M1_TAGGED] };
+    let mut reader = Reader::new(&m1[M1_ROLE..M1_TAGGED]);
     let [role, channel] = reader.take();
     let (stream_index, _capabilities) = (reader.u16(), reader.u32());
     let (first, second, reserved) = (reader.u32(), reader.u32(), reader.u32());
@@ -159,7 +128,7 @@ pub(super) struct Challenge {
 /// M2 without its tag.
 pub(super) fn write_m2(challenge: &Challenge) -> [u8; M2_LEN] {
     let mut m2 = [0; M2_LEN];
-    let mut writer = Writer { out: &mut m2, at: 0 };
+    let mut writer = Writer::new(&mut m2);
     writer.put(&M2_MAGIC).put(&challenge.version.to_le_bytes()).put(&SUITE.to_le_bytes()).put(&[0; 4]);
     writer.put(&challenge.generation.to_le_bytes()).put(&challenge.membership_epoch.to_le_bytes());
     writer.put(&challenge.session.0.to_le_bytes()).put(&challenge.patience_ms.to_le_bytes());
@@ -176,7 +145,7 @@ pub(super) fn read_m2(m2: &[u8; M2_LEN]) -> Result<Challenge, &'static str> {
     if !m2.starts_with(&M2_MAGIC) {
         return Err("it does not begin as a challenge does");
     }
-    let mut reader = Reader { bytes: &m2[M2_MAGIC.len()..M2_TAGGED] };
+    let mut reader = Reader::new(&m2[M2_VERSION..M2_TAGGED]);
     let (version, suite, capabilities) = (reader.u16(), reader.u16(), reader.u32());
     let (generation, membership_epoch) = (reader.u64(), reader.u64());
     let (session, patience_ms) = (SessionId(reader.u64()), reader.u32());
@@ -192,12 +161,11 @@ pub(super) fn read_m2(m2: &[u8; M2_LEN]) -> Result<Challenge, &'static str> {
 
 /// The refusal of the hello `m1` with `sentence`, cut to what fits. Tied to that hello, so it cannot be replayed to another.
 pub(super) fn write_refuse(sentence: &str, gate: &GateKey, m1: &[u8; M1_LEN]) -> [u8; REFUSE_LEN] {
-    let whole = sentence.len().min(REFUSAL_TEXT);
-    let cut = (0..=whole).rev().find(|end| sentence.is_char_boundary(*end)).unwrap_or(0);
-    let len = u16::try_from(cut).unwrap_or(u16::MAX);
+    let text = (0..=REFUSAL_TEXT.min(sentence.len())).rev().find_map(|end| sentence.get(..end)).unwrap_or_default();
+    let len = u16::try_from(text.len()).unwrap_or(u16::MAX);
     let mut refuse = [0; REFUSE_LEN];
-    let mut writer = Writer { out: &mut refuse, at: 0 };
-    writer.put(&REFUSE_MAGIC).put(&len.to_le_bytes()).put(&sentence.as_bytes()[..cut]);
+    let mut writer = Writer::new(&mut refuse);
+    writer.put(&REFUSE_MAGIC).put(&len.to_le_bytes()).put(text.as_bytes());
     let tag = gate.key().tag(&[&refuse[..REFUSE_TAGGED], m1]);
     refuse[REFUSE_TAGGED..].copy_from_slice(&tag);
     refuse
@@ -214,7 +182,7 @@ pub(super) fn read_refuse(refuse: &[u8; REFUSE_LEN], gate: &GateKey, m1: &[u8; M
     if !is_refuse(refuse) || !gate.key().verifies(&[&refuse[..REFUSE_TAGGED], m1], &refuse[REFUSE_TAGGED..]) {
         return None;
     }
-    let len = usize::from(Reader { bytes: &refuse[REFUSE_MAGIC.len()..] }.u16());
+    let len = usize::from(Reader::new(&refuse[REFUSE_LEN_AT..REFUSE_TEXT_AT]).u16());
     let text = core::str::from_utf8(refuse[REFUSE_TEXT_AT..REFUSE_TAGGED].get(..len)?).ok()?;
     Some(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }

@@ -51,7 +51,7 @@ impl Dialler {
     /// [`Dialler::filled`].
     pub fn space(&mut self) -> &mut [u8] {
         let end = self.answer_len();
-        &mut self.answer[self.have..end]
+        self.answer.get_mut(self.have..end).unwrap_or_default()
     }
 
     fn answer_len(&self) -> usize {
@@ -64,7 +64,7 @@ impl Dialler {
     ///
     /// Where the answer is a refusal or not an answer to this hello; the handshake is over then.
     pub fn filled(&mut self, n: usize) -> Result<Option<Finish>, HandshakeError> {
-        self.have = (self.have + n).min(self.answer_len());
+        self.have = self.have.saturating_add(n).min(self.answer_len());
         if self.have < self.answer_len() {
             return Ok(None);
         }

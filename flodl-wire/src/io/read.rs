@@ -60,9 +60,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Where the bytes are not the next frame, the stream ends inside one, or fails.
     pub async fn next(&mut self) -> Result<Option<Frame>, RecvError> {
         loop {
-            let mut staged = &self.ahead[self.staged.clone()];
+            let mut staged = self.ahead.get(self.staged.clone()).unwrap_or_default();
             let frame = self.opener.feed(&mut staged);
-            self.staged.start = self.staged.end - staged.len();
+            self.staged.start = self.staged.end.saturating_sub(staged.len());
             if let Some(frame) = frame? {
                 return Ok(Some(frame));
             }

@@ -51,7 +51,7 @@ impl<W> FrameWriter<W> {
     /// Bytes that are sealed and not yet written.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.sealed.len() - self.written
+        self.sealed.len().saturating_sub(self.written)
     }
 }
 
@@ -109,9 +109,9 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 
     async fn write_out(&mut self) -> Result<(), SendError> {
         while self.pending() > 0 {
-            match self.stream.write(&self.sealed[self.written..]).await {
+            match self.stream.write(self.sealed.get(self.written..).unwrap_or_default()).await {
                 Ok(0) => return Err(SendError::Io { kind: ErrorKind::WriteZero }),
-                Ok(n) => self.written += n,
+                Ok(n) => self.written = self.written.saturating_add(n),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(SendError::Io { kind: error.kind() }),
             }

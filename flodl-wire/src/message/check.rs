@@ -76,9 +76,9 @@ impl Check for Control {
 
 fn in_rank_order(roster: &[RosterEntry]) -> Result<(), Flaw> {
     roster.iter().try_for_each(|entry| rank(entry.rank))?;
-    match roster.windows(2).find(|pair| pair[0].rank >= pair[1].rank) {
+    match roster.iter().zip(roster.iter().skip(1)).find(|(entry, next)| entry.rank >= next.rank) {
         None => Ok(()),
-        Some(pair) => Err(Flaw::RankOrder { rank: pair[1].rank.0 }),
+        Some((_, next)) => Err(Flaw::RankOrder { rank: next.rank.0 }),
     }
 }
 

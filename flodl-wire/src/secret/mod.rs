@@ -128,8 +128,10 @@ impl RankKeys {
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<[u8; 64]> {
         let mut bytes = Zeroizing::new([0; 64]);
-        bytes[..32].copy_from_slice(self.rank_key.expose());
-        bytes[32..].copy_from_slice(self.gate_key.expose());
+        let (halves, _) = bytes.as_chunks_mut();
+        for (half, key) in halves.iter_mut().zip([self.rank_key.expose(), self.gate_key.expose()]) {
+            *half = *key;
+        }
         bytes
     }
 
@@ -137,9 +139,7 @@ impl RankKeys {
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 64]) -> RankKeys {
         let half = |start: usize| {
-            Key::fill(|key| {
-                key.copy_from_slice(&bytes[start..start + 32]);
-            })
+            Key::fill(|key| key.iter_mut().zip(bytes.iter().skip(start)).for_each(|(to, from)| *to = *from))
         };
         RankKeys { rank_key: RankKey(half(0)), gate_key: GateKey(half(32)) }
     }

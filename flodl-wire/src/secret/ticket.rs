@@ -146,9 +146,10 @@ impl<'a> Fields<'a> {
         let mut fields = Fields([None; NAMES.len()]);
         for (text, line) in lines.filter(|(text, _)| !text.is_empty() && !text.starts_with('#')) {
             let (name, value) = text.split_once('=').ok_or(TicketError::NotAField { line })?;
-            let at = NAMES.iter().position(|known| *known == name.trim()).ok_or(TicketError::Unknown { line })?;
-            if fields.0[at].replace((line, value.trim())).is_some() {
-                return Err(TicketError::Twice { line, name: NAMES[at] });
+            let mut known = NAMES.into_iter().zip(&mut fields.0);
+            let (name, field) = known.find(|(known, _)| *known == name.trim()).ok_or(TicketError::Unknown { line })?;
+            if field.replace((line, value.trim())).is_some() {
+                return Err(TicketError::Twice { line, name });
             }
         }
         Ok(fields)
