@@ -1,7 +1,7 @@
 //! Weighted, streamed, bit-reproducible averaging of model parameters on the CPU.
 //!
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod consensus;
 mod digest;

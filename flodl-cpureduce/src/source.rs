@@ -74,8 +74,9 @@ impl DivergenceMeter {
         if size_of_val(theta) != average.len() {
             return Err(LengthMismatch { values: theta.len(), bytes: average.len() });
         }
-        self.squared_distance += kernel::squared_distance(theta, average);
-        self.squared_norm += kernel::squared_norm(average);
+        let norms = kernel::norms(theta, average);
+        self.squared_distance += norms.squared_distance;
+        self.squared_norm += norms.squared_norm;
         Ok(())
     }
 
@@ -129,37 +130,39 @@ pub enum AverageError {
 /// [`AverageError`].
 pub fn average(vectors: &[(Mass, &[f32])]) -> Result<Vec<f32>, AverageError> {
     let expected = vectors.first().map_or(0, |(_, values)| values.len());
-    let mut mass = Mass::ZERO;
-    let mut sum: Vec<u8> = Vec::new();
-    let mut last = 0;
-    for (place, (m, values)) in vectors.iter().enumerate() {
+    for (place, (_, values)) in vectors.iter().enumerate() {
         let got = values.len();
         if got != expected {
             return Err(AverageError::Length { place, expected, got });
         }
-        if m.is_zero() {
-            continue;
-        }
-        let (data, finite) = contribution_chunk(values, *m);
-        let finite = finite && (mass.is_zero() || kernel::add_assign(&mut sum, &data));
-        if !finite {
-            return Err(AverageError::NonFinite { place });
-        }
-        if mass.is_zero() {
-            sum = data.into();
-        }
-        mass = mass.plus(*m);
-        last = place;
     }
+    let heavy = || vectors.iter().filter(|(mass, _)| !mass.is_zero());
+    let mass = heavy().fold(Mass::ZERO, |sum, (mass, _)| sum.plus(*mass));
     if mass.is_zero() {
         return Err(AverageError::NoMass);
     }
-    if !kernel::divide(&mut sum, mass.as_f32()) {
-        return Err(AverageError::NonFinite { place: last });
+    let parts: Vec<(f32, &[f32])> = heavy().map(|(mass, values)| (mass.as_f32(), *values)).collect();
+    let mut data = vec![0; size_of::<f32>() * expected];
+    if !kernel::average(&parts, mass.as_f32(), &mut data, &mut []) {
+        return Err(AverageError::NonFinite { place: first_not_finite(vectors) });
     }
     let mut out = vec![0.0; expected];
-    kernel::read_f32(&sum, &mut out);
+    kernel::read_f32(&data, &mut out);
     Ok(out)
+}
+
+/// The vector with which a sum stops being finite, or the last one that has mass where only the quotient is not.
+fn first_not_finite(vectors: &[(Mass, &[f32])]) -> usize {
+    let mut sum: Vec<u8> = Vec::new();
+    let mut last = 0;
+    for (place, (mass, values)) in vectors.iter().enumerate().filter(|(_, (mass, _))| !mass.is_zero()) {
+        sum.resize(size_of_val(*values), 0);
+        last = place;
+        if !kernel::multiply_add(&mut sum, values, mass.as_f32()) {
+            break;
+        }
+    }
+    last
 }
 
 #[cfg(test)]
