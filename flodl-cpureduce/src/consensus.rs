@@ -1,7 +1,7 @@
 //! The root's two copies of the model: the committed consensus and the result of the open round.
 
 use crate::round::writable;
-use crate::{Average, ChunkSpec, Digest, Layout, Mass, Outer, Section, kernel};
+use crate::{Average, Base, ChunkSpec, Codec, Coded, Coder, Digest, Layout, Mass, Outer, Section, kernel};
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
@@ -83,6 +83,8 @@ pub enum CommitError {
 pub struct Consensus {
     layout: Layout,
     outer: Box<dyn Outer>,
+    /// Rounds the results, where they travel rounded.
+    coder: Option<Coder>,
     committed: Option<Committed>,
     open: Option<Open>,
 }
@@ -98,6 +100,8 @@ struct Committed {
 struct Open {
     round: u64,
     chunks: Vec<Bytes>,
+    /// Those of them that travel rounded, as they travel.
+    coded: Vec<Option<Coded>>,
     digest: Digest,
     /// Chunks with a mass.
     folded: u32,
@@ -109,7 +113,7 @@ impl Consensus {
     /// A root without a consensus, as before round 0. Takes averages as they are.
     #[must_use]
     pub fn empty(layout: Layout) -> Self {
-        Self { layout, outer: Box::new(Average), committed: None, open: None }
+        Self { layout, outer: Box::new(Average), coder: None, committed: None, open: None }
     }
 
     /// A root that holds a model, such as a checkpoint's: the bytes of all sections in order, little-endian.
@@ -131,6 +135,14 @@ impl Consensus {
     #[must_use]
     pub fn with_outer(self, outer: Box<dyn Outer>) -> Self {
         Self { outer, ..self }
+    }
+
+    /// The same root with results that travel in that codec: each is the consensus as a receiver decodes it, and what
+    /// rounding took away is added to the next result.
+    #[must_use]
+    pub fn with_codec(self, codec: Codec) -> Self {
+        let coder = (codec != Codec::F32).then(|| Coder::new(codec, self.layout));
+        Self { coder, ..self }
     }
 
     /// The layout of its chunks.
@@ -167,7 +179,8 @@ impl Consensus {
         if index != next {
             return Err(ConsensusError::OutOfOrder { expected: next, got: index });
         }
-        let previous = self.committed.as_ref().and_then(|committed| committed.chunks.get(index as usize));
+        let committed = self.committed.as_ref();
+        let previous = committed.and_then(|committed| committed.chunks.get(index as usize));
         let fresh = if mass.is_zero() {
             None
         } else {
@@ -177,10 +190,20 @@ impl Consensus {
             }
             divided(&spec, mass, sum, previous, self.outer.as_mut())
         };
+        let mut coded = None;
         let result = match (fresh, previous) {
             (Some(result), _) => {
                 open.folded += 1;
-                result
+                let version = committed.map(|committed| committed.version);
+                let base = version.zip(previous).map(|(version, data)| Base { version, data });
+                match &mut self.coder {
+                    Some(coder) => {
+                        let (travels, applied) = rounded(coder, &spec, result, base);
+                        coded = travels;
+                        applied
+                    }
+                    None => result,
+                }
             }
             (None, Some(previous)) => {
                 self.outer.keep(&spec);
@@ -193,6 +216,7 @@ impl Consensus {
         };
         open.digest.update(&result);
         open.chunks.push(result.clone());
+        open.coded.push(coded);
         Ok(result)
     }
 
@@ -200,6 +224,13 @@ impl Consensus {
     #[must_use]
     pub fn result_chunk(&self, index: u32) -> Option<Bytes> {
         self.open.as_ref()?.chunks.get(index as usize).cloned()
+    }
+
+    /// A finished chunk of the open round as it travels to those who hold the consensus in force: differences from it.
+    /// `None` where it travels as it is.
+    #[must_use]
+    pub fn coded_chunk(&self, index: u32) -> Option<Coded> {
+        self.open.as_ref()?.coded.get(index as usize)?.clone()
     }
 
     /// Chunks of the open round that are results of a fold; the others keep the previous consensus.
@@ -239,6 +270,9 @@ impl Consensus {
         self.committable()?;
         if let Some(open) = self.open.take() {
             self.outer.commit();
+            if let Some(coder) = &mut self.coder {
+                coder.commit(self.layout.chunks());
+            }
             self.committed = Some(Committed { version, digest: open.digest.finish(), chunks: open.chunks });
         }
         Ok(())
@@ -248,6 +282,9 @@ impl Consensus {
     pub fn abandon(&mut self) {
         if self.open.take().is_some() {
             self.outer.abandon();
+            if let Some(coder) = &mut self.coder {
+                coder.abandon();
+            }
         }
     }
 
@@ -297,4 +334,15 @@ fn divided(spec: &ChunkSpec, mass: Mass, sum: Bytes, previous: Option<&Bytes>, o
         }
     }
     Some(average.freeze())
+}
+
+/// A result as it travels, if it travels rounded, and as whoever gets it holds it.
+fn rounded(coder: &mut Coder, spec: &ChunkSpec, result: Bytes, base: Option<Base<'_>>) -> (Option<Coded>, Bytes) {
+    let coded = coder.encode(spec, &result, Mass::ONE, base);
+    if coded.codec == Codec::F32 {
+        return (None, result);
+    }
+    let mut applied = writable(result);
+    applied.copy_from_slice(coder.applied());
+    (Some(coded), applied.freeze())
 }

@@ -3,6 +3,7 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+mod codec;
 mod consensus;
 mod digest;
 pub mod kernel;
@@ -12,6 +13,7 @@ mod outer;
 mod round;
 mod source;
 
+pub use codec::{Base, Codec, Coded, Coder, DecodeError, UnknownCodec, decode};
 pub use consensus::{CommitError, Consensus, ConsensusError};
 pub use digest::Digest;
 pub use layout::{CHUNK_BYTES, CHUNKS_MAX, ChunkSpec, LAYOUT_BYTES_MAX, Layout, LayoutError, Section};

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests: what must not fail there fails the test")]
 
 mod arrival;
+mod codecs;
 mod consensus;
 mod failures;
 mod hostile;
