@@ -12,6 +12,7 @@ use crate::members::Members;
 use crate::reattach::Loss;
 use crate::restart::{self, Returning};
 use crate::running::{Folder, Running, Snapshot, Step, Stopping};
+use crate::standstill::Standstill;
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
 use flodl_elche::{Elche, Guard};
@@ -31,6 +32,7 @@ pub struct Coordinator {
     pub(crate) phase: Phase,
     pub(crate) out: VecDeque<Output>,
     pub(crate) watch: Watch,
+    pub(crate) still: Standstill,
     guard: Option<Box<dyn Guard>>,
     stops: u32,
     /// What others must know to go on without this coordinator is written down, by the so-manyth one after the first.
@@ -70,6 +72,7 @@ impl Coordinator {
             phase: Phase::Forming(Forming::default()),
             out: VecDeque::new(),
             watch: Watch::new(now, deadlines),
+            still: Standstill::new(now, deadlines.heartbeat),
             guard: Some(guard),
             stops: 0,
             recording: None,
@@ -112,6 +115,19 @@ impl Coordinator {
 
     /// Takes an input. Once the run has ended, inputs change nothing.
     pub fn handle(&mut self, input: Input, now: Time) {
+        let now = self.called(now);
+        self.take(input, now);
+    }
+
+    /// Its own time, now that it is called.
+    pub(crate) fn called(&mut self, now: Time) -> Time {
+        let mut still = self.still;
+        let now = still.passes(now, || self.due());
+        self.still = still;
+        now
+    }
+
+    pub(crate) fn take(&mut self, input: Input, now: Time) {
         match self.phase {
             Phase::Ended => return,
             Phase::Returning(_) => {

@@ -96,6 +96,7 @@ mod round;
 mod running;
 mod saving;
 mod stalled;
+mod standstill;
 mod tally;
 mod waits;
 mod watch;

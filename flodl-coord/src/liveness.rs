@@ -17,6 +17,7 @@ impl Coordinator {
         if matches!(self.phase, Phase::Ended) {
             return;
         }
+        let now = self.called(now);
         let silence = self.deadlines.silence;
         for session in self.members.silent_hosts(now) {
             self.out.push_back(Output::CloseHost { session });
@@ -46,6 +47,10 @@ impl Coordinator {
     /// When to tick next; `None` once the run has ended.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
+        self.due().map(|due| self.still.outside(due))
+    }
+
+    pub(crate) fn due(&self) -> Option<Time> {
         let phase = match &self.phase {
             Phase::Ended => return None,
             Phase::Forming(forming) => forming.lists.deadline(),

@@ -219,7 +219,7 @@ impl Coordinator {
         }
         self.look_at_members(now);
         for input in deferred {
-            self.handle(input, now);
+            self.take(input, now);
         }
     }
 

@@ -1,5 +1,8 @@
 //! Who is taken into a run, who is not, and what they are told.
 
+mod common;
+
+use common::pass;
 use flodl_coord::{Config, Coordinator, Duties, Input, Membership, Output, Scheduling, Slowing};
 use flodl_elche::{AnchorSettings, Mode};
 use flodl_wire::codec::manifest_digest;
@@ -79,6 +82,12 @@ impl Formation {
     fn take(&mut self, input: Input) -> Vec<Output> {
         self.coordinator.handle(input, self.now);
         std::iter::from_fn(|| self.coordinator.poll()).collect()
+    }
+
+    /// Time passes.
+    fn until(&mut self, second: u64) -> Vec<Output> {
+        self.now = Time(second * SECOND);
+        pass(&mut self.coordinator, self.now)
     }
 
     fn say(&mut self, rank: u32, report: Report) -> Vec<Output> {
@@ -278,14 +287,12 @@ fn silence_past_the_patience_is_the_end_of_a_rank_that_had_spoken() {
     let mut run = Formation::with_hosts(config(2, 1));
     run.ready(0, ready("bias", 100));
     run.ready(1, ready("bias", 100));
-    run.now = Time(6 * SECOND);
+    run.until(6);
     run.say(1, Report::Heartbeat { step: 0 });
     for session in [0, 1] {
         run.take(Input::FromHost { session: SessionId(session), report: HostReport::Heartbeat });
     }
-    run.now = Time(10 * SECOND);
-    run.coordinator.tick(run.now);
-    let outputs: Vec<Output> = std::iter::from_fn(|| run.coordinator.poll()).collect();
+    let outputs = run.until(10);
     let deaths: Vec<_> = outputs
         .iter()
         .filter_map(|output| match output {
@@ -417,13 +424,14 @@ fn a_list_that_a_broken_link_kept_is_asked_for_again() {
     let mut run = Formation::with_hosts(config(2, 1));
     run.ready(0, ready("bias", 100));
     assert_eq!(asked(&run.ready(1, ready("bias", 100))), [0]);
-    run.now = Time(3 * SECOND);
+    run.until(3);
     run.take(Input::HostLost { session: SessionId(0), error: "reset".into() });
-    run.now = Time(12 * SECOND);
-    run.take(Input::FromHost { session: SessionId(1), report: HostReport::Heartbeat });
-    run.say(1, Report::Heartbeat { step: 0 });
-    run.coordinator.tick(run.now);
-    let closed: Vec<Output> = std::iter::from_fn(|| run.coordinator.poll()).collect();
+    let mut closed = Vec::new();
+    for second in [8, 12] {
+        closed.extend(run.until(second));
+        run.take(Input::FromHost { session: SessionId(1), report: HostReport::Heartbeat });
+        run.say(1, Report::Heartbeat { step: 0 });
+    }
     assert_eq!(refused(&closed), [], "it was asked twelve seconds ago, and out of reach for nine of them");
     let (session, host) = (SessionId(7), HostId::from_name("host0").expect("a name"));
     run.take(Input::HostResumed { session, host, first: SessionId(0) });
@@ -449,11 +457,9 @@ fn a_host_lost_before_the_run_takes_its_ranks_with_it() {
     run.ready(0, ready("bias", 100));
     let outputs = run.take(Input::HostLost { session: SessionId(1), error: "reset".into() });
     assert!(asked(&outputs).is_empty(), "it may come back");
-    run.now = Time(9 * SECOND);
+    run.until(9);
     run.say(0, Report::Heartbeat { step: 0 });
-    run.now = Time(10 * SECOND);
-    run.coordinator.tick(run.now);
-    let outputs: Vec<Output> = std::iter::from_fn(|| run.coordinator.poll()).collect();
+    let outputs = run.until(10);
     assert_eq!(asked(&outputs), [0]);
     assert_eq!(admitted(&run.manifest(0, "bias")), [0]);
 }

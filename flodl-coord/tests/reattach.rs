@@ -5,7 +5,7 @@ mod common;
 
 use common::puppet::ack;
 use common::script::Script;
-use common::{LIFE, MS};
+use common::{LIFE, MS, pass};
 use flodl_coord::{Input, Output};
 use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::EventKind;
@@ -149,15 +149,35 @@ fn time_out_of_reach_is_no_time_without_a_step() {
     assert_eq!(script.deaths(), []);
 }
 
+/// What others sent while the coordinator stood still waits unread: their silence is not theirs.
+#[test]
+fn a_coordinator_that_stood_still_holds_it_against_nobody() {
+    let mut script = Script::training();
+    let slept_from = script.now;
+    script.now = Time(slept_from.0 + 60_000 * MS);
+    script.coordinator.tick(script.now);
+    script.outputs.extend(std::iter::from_fn(|| script.coordinator.poll()));
+    assert!(!script.outputs.iter().any(|output| matches!(output, Output::CloseHost { .. })));
+    assert_eq!(script.deaths(), []);
+    assert!(script.coordinator.next_deadline().is_some_and(|due| due > script.now), "it is not called over and over");
+    // Who is silent from now on is silent.
+    script.say(0, Report::Heartbeat { step: 0 });
+    script.now = Time(script.now.0 + 9_500 * MS);
+    let until = script.now;
+    let outputs = pass(&mut script.coordinator, until);
+    script.outputs.extend(outputs);
+    assert_eq!(script.deaths().len(), 1, "of the host that said nothing since");
+}
+
 #[test]
 fn a_silent_host_is_closed() {
     let mut script = Script::training();
     let silent_from = script.now;
     script.now = Time(silent_from.0 + 6_000 * MS);
+    pass(&mut script.coordinator, script.now);
     script.say(0, Report::Heartbeat { step: 0 });
     script.now = Time(silent_from.0 + 10_000 * MS);
-    script.coordinator.tick(script.now);
-    script.outputs.extend(std::iter::from_fn(|| script.coordinator.poll()));
+    script.outputs.extend(pass(&mut script.coordinator, script.now));
     let closed: Vec<_> = script.outputs.iter().filter(|o| matches!(o, Output::CloseHost { .. })).cloned().collect();
     assert_eq!(closed, [Output::CloseHost { session: SessionId(1) }]);
     assert_eq!(script.deaths().len(), 1);

@@ -5,7 +5,7 @@ mod common;
 
 use common::puppet::ack;
 use common::script::Script;
-use common::{DIGEST, LIFE, MS};
+use common::{DIGEST, LIFE, MS, pass};
 use flodl_coord::journal::{Entry, Image, Start};
 use flodl_coord::{Coordinator, Input, Output};
 use flodl_elche::NoGuard;
@@ -193,8 +193,7 @@ fn patience_is_over(script: &mut Script) {
 
 fn passes(script: &mut Script, seconds: u64) {
     script.now = Time(script.now.0 + seconds * 1000 * MS);
-    script.coordinator.tick(script.now);
-    script.outputs.extend(std::iter::from_fn(|| script.coordinator.poll()));
+    script.outputs.extend(pass(&mut script.coordinator, script.now));
 }
 
 /// What a rank is told, by whatever way.

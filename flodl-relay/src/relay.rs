@@ -518,7 +518,7 @@ impl Relay {
         if self.heartbeat <= now && !matches!(self.stage, Stage::Over) {
             self.heartbeat = now.plus(self.patience / 10);
             self.tell(&HostReport::Heartbeat);
-            self.reassure();
+            self.reassure(now);
         }
     }
 

@@ -518,6 +518,17 @@ fn a_relay_that_is_done_does_not_wait_for_ever_to_hear_it() {
 }
 
 #[test]
+fn ranks_do_not_judge_a_controller_that_is_silent() {
+    let mut relay = relay().resuming(true);
+    let tick = |relay: &mut Relay, seconds| {
+        relay.handle(Input::Tick, Time::ZERO.plus(Duration::from_secs(seconds)));
+        drained(relay).iter().filter(|said| said.ends_with("0: all ranks")).count()
+    };
+    assert_eq!(tick(&mut relay, 1), 0, "it speaks for itself");
+    assert_eq!((tick(&mut relay, 2), tick(&mut relay, 9)), (2, 2), "each hears that its relay is there");
+}
+
+#[test]
 fn a_relay_that_finds_no_controller_ends() {
     let silent = Time::ZERO.plus(PATIENCE);
     for how in 0..2 {

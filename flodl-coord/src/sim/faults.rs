@@ -224,7 +224,11 @@ impl World {
             return None;
         }
         match node {
-            Node::Controller | Node::Former => (0..self.hosts.len() as u32).for_each(|host| self.fab.touch(host)),
+            // Hosts look for a controller that stands still for so long, and give up.
+            Node::Controller | Node::Former if until.since(now) > self.fab.options.work.patience => {
+                (0..self.hosts.len() as u32).for_each(|host| self.fab.touch(host));
+            }
+            Node::Controller | Node::Former => {}
             Node::Host(host) => self.fab.touch(host),
             Node::Seat(seat) => {
                 let (rank, _) = self.seats[seat as usize].as_ref()?.life;

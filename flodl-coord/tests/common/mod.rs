@@ -23,6 +23,16 @@ pub(crate) const LIFE: Incarnation = Incarnation(1);
 pub(crate) const DIGEST: u64 = 0xd16e;
 pub(crate) const MS: u64 = 1_000_000;
 
+/// Time passes up to `to`, and the coordinator is called whenever it has asked for that.
+pub(crate) fn pass(coordinator: &mut Coordinator, to: Time) -> Vec<Output> {
+    let mut outputs = Vec::new();
+    while let Some(due) = coordinator.next_deadline().filter(|due| *due <= to) {
+        coordinator.tick(due);
+        outputs.extend(std::iter::from_fn(|| coordinator.poll()));
+    }
+    outputs
+}
+
 /// What a test wants to happen.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {

@@ -387,7 +387,13 @@ impl Stage {
         let (silent, still) = (line.list("silent")?, line.list("still")?);
         let mute: BTreeSet<&str> = line.set("mute").into_iter().flat_map(|hosts| hosts.split(',')).collect();
         for _ in 0..number::<u64>(line.name()?)? {
-            self.now = Time(self.now.0 + 1000 * MS);
+            let step_to = Time(self.now.0 + 1000 * MS);
+            let due = |stage: &Stage| stage.coordinator.as_ref().and_then(Coordinator::next_deadline);
+            while let Some(due) = due(self).filter(|due| *due < step_to) {
+                self.now = due;
+                self.tick()?;
+            }
+            self.now = step_to;
             let linked = self.hosts.iter().filter(|(name, wing)| wing.linked && !mute.contains(name.as_str()));
             for name in linked.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
                 self.of_host(&name, HostReport::Heartbeat)?;
@@ -401,11 +407,15 @@ impl Stage {
             for (rank, step) in talking {
                 self.say(rank, Report::Heartbeat { step })?;
             }
-            let now = self.now;
-            self.coordinator.as_mut().ok_or("there is no run")?.tick(now);
-            self.drain()?;
+            self.tick()?;
         }
         Ok(())
+    }
+
+    fn tick(&mut self) -> Result<(), String> {
+        let now = self.now;
+        self.coordinator.as_mut().ok_or("there is no run")?.tick(now);
+        self.drain()
     }
 
     // The end.

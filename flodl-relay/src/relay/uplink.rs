@@ -125,9 +125,11 @@ impl Relay {
         }
     }
 
-    /// While the controller is out of reach, its ranks hear a heart beat all the same: they are not alone.
-    pub(super) fn reassure(&mut self) {
-        if matches!((&self.stage, &self.uplink), (Stage::Running, Uplink::Down { .. })) {
+    /// While the controller is out of reach or silent, its ranks hear a heart beat all the same: they are not alone. Whether
+    /// the controller is gone is for this relay to find out, which tells them.
+    pub(super) fn reassure(&mut self, now: Time) {
+        let silent = self.heard.plus(self.patience / 5) <= now || matches!(self.uplink, Uplink::Down { .. });
+        if silent && matches!(self.stage, Stage::Running) {
             self.say_to_ranks(&Control::Heartbeat);
         }
     }
