@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: runs the workspace's benchmarks and collects what they measured.
 //!
-//! Most are criterion's, in the `benches/` of their crates; [`worker`] and [`lockstep`] compare whole programs.
+//! Most are criterion's, in the `benches/` of their crates; [`worker`], [`lockstep`] and [`siege`] compare whole programs.
 
 mod lockstep;
 mod programs;
+mod siege;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -38,12 +39,17 @@ struct Bench {
 
 /// A benchmark of whole programs.
 struct Comparison {
+    /// Whose speed it is about.
+    package: &'static str,
     name: &'static str,
     run: fn() -> Result<Value, Failure>,
 }
 
-static COMPARISONS: [Comparison; 2] =
-    [Comparison { name: lockstep::NAME, run: lockstep::run }, Comparison { name: worker::NAME, run: worker::run }];
+static COMPARISONS: [Comparison; 3] = [
+    Comparison { package: "flodl-worker", name: lockstep::NAME, run: lockstep::run },
+    Comparison { package: "flodl-coord", name: siege::NAME, run: siege::run },
+    Comparison { package: "flodl-worker", name: worker::NAME, run: worker::run },
+];
 
 /// Runs the command.
 ///
@@ -125,7 +131,7 @@ impl Options {
 /// The benchmark programs of the workspace, sorted.
 fn benches(metadata: &Value) -> Vec<Bench> {
     let bench =
-        |comparison: &Comparison| Bench { package: "flodl-worker".to_owned(), name: comparison.name.to_owned() };
+        |comparison: &Comparison| Bench { package: comparison.package.to_owned(), name: comparison.name.to_owned() };
     let mut found: Vec<Bench> = COMPARISONS.iter().map(bench).collect();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         for target in package["targets"].as_array().into_iter().flatten() {
@@ -205,7 +211,7 @@ mod tests {
         let all = benches(&metadata);
         assert_eq!(
             all.iter().map(|bench| bench.name.as_str()).collect::<Vec<_>>(),
-            ["fold", "frames", "lockstep", "worker"]
+            ["siege", "fold", "frames", "lockstep", "worker"]
         );
         assert_eq!(choose(all.clone(), Some("frames")).map(|chosen| chosen.len()), Ok(1));
         let Err(Failure::Usage(message)) = choose(all, Some("none")) else { panic!("unknown names are refused") };

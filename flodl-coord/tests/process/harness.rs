@@ -174,8 +174,13 @@ fn command_line(pid: i32) -> String {
 
 /// The trainer of these tests: the example `trainer` of this package, which the same `cargo test` has built.
 fn trainer_path() -> PathBuf {
+    example("trainer")
+}
+
+/// One of the package's example programs.
+pub(crate) fn example(name: &str) -> PathBuf {
     let programs = Path::new(env!("CARGO_BIN_EXE_flodl")).parent().expect("is in a folder");
-    let path = programs.join("examples/trainer");
+    let path = programs.join("examples").join(name);
     assert!(path.exists(), "{} is not built: run `cargo test -p flodl-coord --features cli`", path.display());
     path
 }
@@ -224,6 +229,20 @@ impl Running {
 
     pub(crate) fn signal(&self, which: rustix::process::Signal) {
         signal(self.id(), which);
+    }
+
+    /// Waits for its end, which is still to be taken; the most memory that it had resident until then, in kB.
+    pub(crate) fn most_memory(&mut self) -> u64 {
+        let status = format!("/proc/{}/status", self.id());
+        let mut most = 0;
+        let ended = poll(LONGEST, || {
+            let text = fs::read_to_string(&status).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            most = most.max(line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0));
+            self.child.try_wait().expect("can be waited for")
+        });
+        assert!(ended.is_some() && most > 0, "`flodl {}`: {}", self.line, self.err());
+        most
     }
 
     /// Waits for its end.

@@ -1,21 +1,26 @@
 //! Whoever does not belong: a clear line each, and the run goes on unharmed.
 
-use crate::harness::{World, poll};
+use crate::harness::{World, example, poll};
 use crate::joins::{serve, ticket};
+use crate::losses::commits;
 use crate::runs::is_exact;
+use async_io::Timer;
+use flodl_relay::shell::dial;
+use flodl_wire::frame::Frame;
 use flodl_wire::handshake::Dialler;
+use flodl_wire::message::HostReport;
 use flodl_wire::secret::DialKeys;
 use flodl_wire::{Channel, Hello, Role, SessionId, Ticket};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+/// What a controller of a small run may take of memory, in kB, whoever is at its door.
+const SIEGED_MAX: u64 = 64 << 10;
 /// Where the version range lies in a hello, and where its tag begins.
 const VERSIONS: std::ops::Range<usize> = 8..12;
 const TAG: usize = 104;
@@ -113,68 +118,50 @@ fn a_hundred_silent_connections_keep_nobody_out() {
     drop(silent);
 }
 
-/// Strangers of every kind at the door for as long as a run lasts: some silent, some sending a byte now and then, some noise,
-/// some what looks like a greeting.
+/// The example `siege`, at work.
 struct Siege {
-    over: Arc<AtomicBool>,
-    crowds: Vec<JoinHandle<u32>>,
+    strangers: Child,
+    said: BufReader<ChildStdout>,
 }
 
 impl Siege {
-    fn lay(address: &str) -> Siege {
-        let over = Arc::new(AtomicBool::new(false));
-        let crowd = |number: usize, each: fn(&mut TcpStream, u32) -> bool, rest: Duration| {
-            let (over, address) = (Arc::clone(&over), address.to_owned());
-            std::thread::spawn(move || {
-                let (mut streams, mut opened) = (Vec::new(), 0);
-                while !over.load(Ordering::Relaxed) {
-                    while streams.len() < number
-                        && let Ok(stream) = TcpStream::connect(&address)
-                    {
-                        stream.set_write_timeout(Some(Duration::from_millis(100))).expect("can be set");
-                        opened += 1;
-                        streams.push(stream);
-                    }
-                    // Whoever was closed makes room for another one.
-                    streams.retain_mut(|stream| each(stream, opened));
-                    std::thread::sleep(rest);
-                }
-                opened
-            })
-        };
-        let silent = |_: &mut TcpStream, _| true;
-        let drips = |stream: &mut TcpStream, _| stream.write_all(b"f").is_ok();
-        let noise = |stream: &mut TcpStream, turn: u32| stream.write_all(&[turn as u8 ^ 0xa5; 4096]).is_ok();
-        let greets = |stream: &mut TcpStream, turn: u32| {
-            let mut m1 = [turn as u8; 120];
-            m1[..8].copy_from_slice(b"flodl-m1");
-            stream.write_all(&m1).is_ok()
-        };
-        let rest = Duration::from_millis(100);
-        let crowds =
-            vec![crowd(300, silent, rest), crowd(100, drips, rest * 2), crowd(2, noise, rest), crowd(2, greets, rest)];
-        Siege { over, crowds }
+    fn lay(world: &World) -> Siege {
+        let address = fs::read_to_string(world.path("run/address")).expect("is there");
+        let mut command = Command::new(example("siege"));
+        command.arg(address.trim()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut strangers = command.spawn().expect("can be started");
+        let mut said = BufReader::new(strangers.stdout.take().expect("is piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("can be read");
+        assert_eq!(line, "besieged\n", "1,000 silent connections and the others");
+        Siege { strangers, said }
     }
 
     /// How many connections each crowd opened.
-    fn lift(self) -> Vec<u32> {
-        self.over.store(true, Ordering::Relaxed);
-        self.crowds.into_iter().map(|crowd| crowd.join().expect("a crowd does not fail")).collect()
+    fn lift(mut self) -> Vec<(String, u32)> {
+        drop(self.strangers.stdin.take());
+        let mut said = String::new();
+        self.said.read_to_string(&mut said).expect("can be read");
+        assert!(self.strangers.wait().expect("ends").success());
+        let crowd = |line: &str| {
+            line.split_once(' ').map(|(name, opened)| (name.to_owned(), opened.parse().expect("a number")))
+        };
+        said.lines().filter_map(crowd).collect()
     }
 }
 
 #[test]
 fn a_run_under_siege_loses_nobody_and_counts_exactly() {
     let world = World::new();
-    let serve = serve(&world, "-n 3 --epochs 6 --batch-size 16 --step-ms 30");
+    let mut serve = serve(&world, "-n 3 --epochs 6 --batch-size 16 --step-ms 30");
     ticket(&world, "a");
     ticket(&world, "b");
-    let address = fs::read_to_string(world.path("run/address")).expect("is there");
-    let siege = Siege::lay(address.trim());
+    let siege = Siege::lay(&world);
     let crowded = poll(Duration::from_secs(20), || serve.err().contains("too many unfinished").then_some(()));
     assert!(crowded.is_some(), "{}", serve.err());
     let a = world.train("join --ticket ticket-a -n 2", "--samples 1000");
     let b = world.train("join --ticket ticket-b -n 1", "--samples 1000");
+    let largest = serve.most_memory();
     serve.exits(0);
     let opened = siege.lift();
     a.exits(0);
@@ -182,8 +169,54 @@ fn a_run_under_siege_loses_nobody_and_counts_exactly() {
     let summary = world.summary("summary.json");
     is_exact(&summary, 6000);
     assert!(!summary.degraded, "nobody is lost");
-    assert!(opened.iter().zip([100, 50, 1, 1]).all(|(opened, least)| *opened >= least), "a siege: {opened:?}");
+    let least = [("silent", 1000), ("dripping", 200), ("noisy", 4), ("greeting", 4)];
+    assert!(
+        least.iter().all(|(name, least)| opened.iter().any(|(crowd, n)| crowd == name && n >= least)),
+        "{opened:?}"
+    );
+    assert!(largest < SIEGED_MAX, "the controller grew to {largest} kB");
     world.empties_within(Duration::from_secs(5));
+}
+
+/// A member that is let in, says that it lives, and reads nothing of what it is told.
+#[test]
+fn a_member_that_stops_reading_holds_up_nobody() {
+    let world = World::new();
+    let mut serve = serve(&world, "-n 2 --epochs 300 --batch-size 16 --step-ms 1");
+    ticket(&world, "a");
+    ticket(&world, "deaf");
+    let a = world.train("join --ticket ticket-a -n 2", "--samples 1000");
+    commits(&world, 1);
+    let keys = Ticket::parse(&fs::read_to_string(world.path("ticket-deaf")).expect("is there")).expect("is a ticket");
+    let (over, until) = async_channel::bounded::<()>(1);
+    let deaf = std::thread::spawn(move || {
+        smol::block_on(async {
+            let upstream = dial(&keys.address, &keys, 1, Duration::from_secs(10)).await.expect("it is let in");
+            let (_unread, mut writer) = upstream.control.split();
+            let _unread_data = upstream.data;
+            let mut said = 0;
+            let talks = async {
+                while writer.send(&Frame::host_report(&HostReport::Heartbeat).expect("short")).await.is_ok()
+                    && writer.flush().await.is_ok()
+                {
+                    said += 1;
+                    Timer::after(Duration::from_millis(100)).await;
+                }
+            };
+            let stops = async {
+                until.recv().await.ok();
+            };
+            futures_lite::future::or(talks, stops).await;
+            said
+        })
+    });
+    let largest = serve.most_memory();
+    serve.exits(0);
+    a.exits(0);
+    drop(over);
+    assert!(deaf.join().expect("does not fail") > 3, "it lived while the run went on");
+    is_exact(&world.summary("summary.json"), 300_000);
+    assert!(largest < SIEGED_MAX, "the controller grew to {largest} kB");
 }
 
 #[test]

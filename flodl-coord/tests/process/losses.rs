@@ -13,7 +13,7 @@ const A_WHILE: Duration = Duration::from_secs(30);
 const NO_ORPHAN: Duration = Duration::from_secs(5);
 
 /// Waits until the timeline tells of the commit of `version`.
-fn commits(world: &World, version: u64) {
+pub(crate) fn commits(world: &World, version: u64) {
     let committed = |line: &str| line.contains("RoundCommitted") && line.contains(&format!("\"version\":{version},"));
     let timeline = world.path("run/timeline.jsonl");
     let seen = poll(A_WHILE, || {

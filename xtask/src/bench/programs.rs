@@ -1,6 +1,6 @@
 //! Whole programs that are compared: started, waited for, and read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -14,20 +14,46 @@ use crate::train;
 ///
 /// A build or a run that fails; a run that leaves no summary.
 pub(super) fn train(options: &[&str], variables: &[(&str, &str)]) -> Result<Value, Failure> {
-    let folder = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
-    let denied = |error: std::io::Error| Failure::failed(format!("{}: {error}", folder.display()));
-    std::fs::create_dir_all(&folder).map_err(denied)?;
-    let run = folder.join("run");
+    let scratch = Scratch::new()?;
     let mut args: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-    args.extend(["--run-dir".to_owned(), run.display().to_string()]);
-    let said = train::command(&args).and_then(|mut command| output(command.envs(variables.iter().copied())));
-    let summary = std::fs::read(run.join("summary.json"));
-    std::fs::remove_dir_all(&folder).map_err(denied)?;
-    said?;
-    summary
-        .ok()
-        .and_then(|text| serde_json::from_slice(&text).ok())
-        .ok_or_else(|| Failure::failed(format!("`cargo xtask train {}` left no summary", options.join(" "))))
+    args.extend(["--run-dir".to_owned(), scratch.run().display().to_string()]);
+    output(train::command(&args)?.envs(variables.iter().copied()))?;
+    scratch.summary()
+}
+
+/// A folder for one run, gone with this.
+pub(super) struct Scratch {
+    folder: PathBuf,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Result<Scratch, Failure> {
+        let folder = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
+        match std::fs::create_dir_all(&folder) {
+            Ok(()) => Ok(Scratch { folder }),
+            Err(error) => Err(Failure::failed(format!("{}: {error}", folder.display()))),
+        }
+    }
+
+    /// The run's own folder in it.
+    pub(super) fn run(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// What the run has summed up.
+    pub(super) fn summary(&self) -> Result<Value, Failure> {
+        let summary = std::fs::read(self.run().join("summary.json")).ok();
+        summary
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .ok_or_else(|| Failure::failed("the run left no summary"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed from the folder for temporary files is not worth an end.
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
 }
 
 /// Samples per second of a run, from the first window to the end of the last round.
