@@ -7,7 +7,7 @@ use crate::formation::{Agreed, run_config};
 use crate::id;
 use crate::ledger::Ledger;
 use crate::members::{State, Work};
-use crate::metrics::Metrics;
+use crate::metrics::Figures;
 use crate::roles::Roles;
 use crate::running::{Cycle, Held, Losses, Running};
 use crate::saving::Saving;
@@ -53,15 +53,18 @@ impl Running {
         now: Time,
     ) -> Running {
         let head = commit.map(CommitState::head);
+        let overlaps = ledger.overlaps();
         let next = |head: &CommitHead| if head.is_final { Next::Final } else { Next::Window };
         let done =
             |head: &CommitHead| (head.moment.round, RoundOutcome::Committed { version: head.version }, next(head));
-        let metrics = Metrics::begin(&agreed.agreement.scalars, now);
+        let mut metrics = Figures::new(&agreed.agreement.scalars);
+        metrics.of(ledger.epoch, now);
         let lists = Lists::of(agreed.agreement.manifest, agreed.tensors.clone());
         Running {
             agreed,
             scheduler,
             ledger,
+            overlaps,
             consensus: head.map(|head| Held { version: head.version, digest: head.digest }),
             cycle: Cycle::Window,
             window: head.map_or(WindowId(0), |head| head.window),
@@ -106,8 +109,8 @@ impl Running {
             ctx.tell(rank, Control::Admitted(Box::new(config)));
         }
         let was_in = self.round_over(ctx, state);
-        if !self.holds(state, was_in) {
-            // It takes the consensus by the next round.
+        // It takes the consensus by the next round. Where ranks trained on nobody knows what a replica holds beside it.
+        if self.overlaps || !self.holds(state, was_in) {
             return;
         }
         let settled = commit.map_or(WindowId(0), |commit| commit.head().window);
@@ -156,12 +159,13 @@ impl Running {
 
     /// The rank has its leases as it had. `None`: somebody else has some of them by now.
     fn adopt_orders(&mut self, ctx: &Context<'_>, rank: Rank, plan: &WindowPlan) -> Option<Work> {
-        if plan.epoch != self.ledger.epoch || !self.ledger.adopt(rank, &plan.leases) {
+        let epoch = plan.epoch;
+        if epoch != self.ledger.epoch || !self.ledger.adopt(rank, &plan.leases) {
             return None;
         }
         self.orders.insert(rank, plan.clone());
         let (window, quota_max, leased) = (plan.window, plan.quota_max, flodl_wire::id::samples(&plan.leases));
         let room = (u64::from(quota_max) * u64::from(self.ledger.batch_size())).saturating_sub(leased);
-        Some(Work::Training { window, quota_max, leased, room, pace: Pace::start(ctx.now, plan.budget) })
+        Some(Work::Training { window, epoch, quota_max, leased, room, pace: Pace::start(ctx.now, plan.budget) })
     }
 }

@@ -21,6 +21,22 @@ impl Running {
         self.roles.trigger(role, Trigger::Asked { by: rank });
     }
 
+    /// Whether something is due that a rank does, for which everybody must hold the consensus.
+    pub(crate) fn needs_everybody(&self) -> bool {
+        let is_due = |role| self.roles.due(role).is_some();
+        is_due(Role::Evaluation) || (is_due(Role::Checkpoint) && self.agreed.agreement.saves && !self.saving.is_busy())
+    }
+
+    /// Begins what of a due checkpoint needs no rank.
+    pub(crate) fn begin_sets(&mut self, ctx: &mut Context<'_>) {
+        if let Some(Held { version, .. }) = self.consensus
+            && let Some(trigger) = self.roles.due(Role::Checkpoint)
+            && !self.agreed.agreement.saves
+        {
+            self.begin_set(ctx, version, &trigger.to_string());
+        }
+    }
+
     /// Begins what is due, before a window is planned. Gives what it will probably cost whom.
     pub(crate) fn begin_duties(&mut self, ctx: &mut Context<'_>) -> Vec<(Slot, Duration)> {
         let Some(Held { version, .. }) = self.consensus else { return Vec::new() };

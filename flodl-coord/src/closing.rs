@@ -11,7 +11,7 @@ use crate::chronicle::remember;
 use crate::context::Context;
 use crate::id;
 use crate::ledger::{Settlement, Verdict};
-use crate::members::{State, Work};
+use crate::members::{Member, State, Work};
 use crate::reason;
 use crate::round::{OpenRound, Out, RoundPart};
 use crate::running::{Cycle, Held, Running, Step};
@@ -21,7 +21,7 @@ use flodl_wire::message::commit::{CommitHead, Moment};
 use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::{Body, EventKind, Node, Reason, RootRound};
 use flodl_wire::message::report::{Folded, FoldedPart};
-use flodl_wire::{Rank, Round, Version, WindowId};
+use flodl_wire::{Epoch, Rank, Round, Version, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a round's end found out.
@@ -72,8 +72,13 @@ impl Running {
             // The gate says whether there is somebody to average with.
             return Step::Again;
         }
-        if self.ledger.epoch_is_complete() {
-            self.open_next_epoch(ctx);
+        self.close_epochs(ctx);
+        let goes_on = self.overlaps && (self.stopping.is_some() || ctx.members.active().any(Member::has_window));
+        if goes_on {
+            // The windows that began at this round's snapshots last as long as they last.
+            self.begin_sets(ctx);
+            self.window_began = ctx.now;
+            return Step::Again;
         }
         self.plan_window(ctx)
     }
@@ -106,14 +111,18 @@ impl Running {
         open: &OpenRound,
         (any_mass, parts): (bool, &Parts),
     ) -> BTreeMap<Rank, Settlement> {
-        let mut settled = BTreeMap::new();
+        let (mut settled, oldest) = (BTreeMap::new(), self.ledger.epoch);
         for (&rank, part) in open.parts() {
             let counts = any_mass && self.consensus.is_some();
             let folded = if counts { part_of(parts, rank) } else { FoldedPart::None };
             let blamed = blamed(ctx, rank, part);
             let verdict = Verdict { part: folded, steps: part.steps, unheard: part.unheard, blamed };
             let settlement = self.ledger.settle(rank, open.id, verdict);
-            self.metrics.settled(rank, settlement.committed, settlement.repeats);
+            let Settlement { committed, later, repeats, .. } = settlement;
+            self.metrics.of(oldest, ctx.now).settled(rank, committed - later, repeats);
+            if later > 0 {
+                self.metrics.of(Epoch(oldest.0 + 1), ctx.now).settled(rank, later, 0);
+            }
             settled.insert(rank, settlement);
         }
         settled
@@ -141,7 +150,8 @@ impl Running {
         let holders: BTreeSet<Rank> = holding.map(|(&rank, _)| rank).collect();
         let has_consensus = self.consensus.is_some() || outcome != RoundOutcome::Nothing;
         // The final consensus is held by somebody, who can evaluate it.
-        let is_final = (self.is_done() || self.stopping.is_some()) && has_consensus && !holders.is_empty();
+        let stops = self.stopping.is_some() && open.next.is_none();
+        let is_final = (self.is_done() || stops) && has_consensus && !holders.is_empty();
         let next = if is_final { Next::Final } else { Next::Window };
         Closing { outcome, next, holders, unequal, settled }
     }
@@ -180,8 +190,10 @@ impl Running {
             if closing.holders.contains(&rank) {
                 if !member.is_active() {
                     self.scheduler.join(id::slot(rank));
+                    member.state = State::Active(Work::Idle);
+                } else if !self.overlaps {
+                    member.state = State::Active(Work::Idle);
                 }
-                member.state = State::Active(Work::Idle);
                 continue;
             }
             // While no consensus exists only its source can be at fault.
@@ -220,21 +232,21 @@ impl Running {
         let divergence = |(&rank, part): (&Rank, &RoundPart)| Some((rank, part.received()?.divergence?));
         let root = RootRound {
             round,
-            window: self.window,
+            window: open.window,
             wall: ctx.now.since(self.window_began),
             reduce: ctx.now.since(open.requested),
             anchor: self.scheduler.anchor(),
             loss: (losses.count > 0).then(|| losses.sum / losses.count as f64),
             divergence: open.parts().iter().filter_map(divergence).collect(),
         };
-        self.metrics.round(root.reduce, root.divergence.iter().map(|&(_, far)| far));
+        self.metrics.of(self.ledger.epoch, ctx.now).round(root.reduce, root.divergence.iter().map(|&(_, far)| far));
         ctx.record(Body::Node(Node::Root(root)));
     }
 
     /// Tells the scheduler what a round with a new version cost.
     fn feed_scheduler(&mut self, ctx: &mut Context<'_>, open: &OpenRound) {
         let rates = std::mem::take(&mut self.rates);
-        if self.window == WindowId(0) {
+        if open.window == WindowId(0) {
             return;
         }
         let in_it = |rank: &Rank| open.parts().get(rank).is_some_and(|part| part.out.is_none());

@@ -8,6 +8,7 @@ use crate::finishing::{Ending, Finishing};
 use crate::formation::{Agreed, Formed, Forming};
 use crate::joining;
 use crate::journal::Entry;
+use crate::ledger::Told;
 use crate::members::Members;
 use crate::reattach::Loss;
 use crate::restart::{self, Returning};
@@ -188,8 +189,8 @@ impl Coordinator {
                 running.lists.take(&ctx, rank, ManifestPart { part, parts, tensors })
             }
             (Phase::Running(running), Report::WindowReport(report)) => running.window_report(&mut ctx, rank, &report),
-            (Phase::Running(running), Report::SnapshotReady { round, steps, ranges }) => {
-                running.snapshot(&ctx, rank, &Snapshot { round, steps, ranges })
+            (Phase::Running(running), Report::SnapshotReady { round, steps, ranges, epoch }) => {
+                running.snapshot(&mut ctx, rank, &Snapshot { round, steps, told: Told { epoch, ranges } })
             }
             (Phase::Running(running), Report::SyncAck(ack)) => running.acknowledged(rank, ack),
             (Phase::Running(running), Report::Intent(intent)) => {
@@ -272,7 +273,7 @@ impl Coordinator {
                         let ending = match running.stopping {
                             Some(why) if !running.is_done() => Ending::Stopped(why),
                             _ => {
-                                running.close_epoch(&mut ctx);
+                                running.close_epochs(&mut ctx);
                                 Ending::Done
                             }
                         };

@@ -1,23 +1,24 @@
 //! When a round fires: a pure function of the members and the pool, whose verdict says why.
 
 use crate::roles::name;
+use crate::round::Unfinished;
 use crate::tally::Tally;
 use core::fmt;
 use flodl_wire::message::record::{Reason, Role};
-use flodl_wire::{Rank, WindowId};
+use flodl_wire::{Rank, Round, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The window is over and somebody moved: average.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fire {
+pub(crate) struct Fire {
     /// Who trained something.
-    pub movers: Vec<Rank>,
+    pub(crate) movers: Vec<Rank>,
 }
 
 /// Why no round begins. It shows whom it is about where they are kept, because there may be thousands and the gate is asked
 /// after each input.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Hold<'a> {
+pub(crate) enum Hold<'a> {
     /// These have not finished their window.
     Training {
         /// Who, with the batches that they may do.
@@ -27,6 +28,13 @@ pub enum Hold<'a> {
     Detached {
         /// Who.
         ranks: &'a BTreeSet<Rank>,
+    },
+    /// All are done, and the round before is still being averaged: there is never more than one.
+    InFlight {
+        /// That round.
+        round: Round,
+        /// What it lacks.
+        lacks: Unfinished<'a>,
     },
     /// All are done and none of them trained anything.
     NothingMoved {
@@ -58,11 +66,26 @@ pub(crate) struct PoolLevel {
     pub(crate) outstanding: u64,
 }
 
+/// What arms the gate: whether a round may begin at all.
+///
+/// Where everybody waits for a round, none is open while windows are trained, and the gate is armed by its end. Where ranks
+/// train on, the windows of the next round are over at any time, and it has to wait for the round before.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Arming<'a> {
+    Armed,
+    InFlight(Round, Unfinished<'a>),
+}
+
 /// Whether the window `window` is over.
 ///
 /// # Errors
 /// The reason why not.
-pub(crate) fn ready(tally: &Tally, window: WindowId, pool: PoolLevel) -> Result<Fire, Hold<'_>> {
+pub(crate) fn ready<'a>(
+    tally: &'a Tally,
+    window: WindowId,
+    pool: PoolLevel,
+    arming: Arming<'a>,
+) -> Result<Fire, Hold<'a>> {
     if !tally.training.is_empty() {
         return Err(Hold::Training { ranks: &tally.training });
     }
@@ -73,11 +96,13 @@ pub(crate) fn ready(tally: &Tally, window: WindowId, pool: PoolLevel) -> Result<
         let nobody_here = tally.counts.syncing == 0;
         return Err(if nobody_here { Hold::NobodyHere { coming: &tally.coming } } else { Hold::NobodyActive });
     }
-    let movers: Vec<Rank> = tally.movers(window).collect();
-    if movers.is_empty() {
+    if tally.movers(window).next().is_none() {
         return Err(Hold::NothingMoved { available: pool.available, outstanding: pool.outstanding });
     }
-    Ok(Fire { movers })
+    match arming {
+        Arming::Armed => Ok(Fire { movers: tally.movers(window).collect() }),
+        Arming::InFlight(round, lacks) => Err(Hold::InFlight { round, lacks }),
+    }
 }
 
 impl fmt::Display for Hold<'_> {
@@ -91,6 +116,7 @@ impl fmt::Display for Hold<'_> {
                 f.write_str("waiting for the host of ")?;
                 list(f, *ranks, |f, rank| write!(f, "{rank}"))
             }
+            Hold::InFlight { round, lacks } => write!(f, "every window is over, and {round} is not: {lacks}"),
             Hold::NothingMoved { available, outstanding } => {
                 write!(f, "nobody trained in this window; {available} samples are free, {outstanding} are held")
             }
@@ -158,6 +184,7 @@ impl From<&Hold<'_>> for Reason {
         match hold {
             Hold::Training { ranks } => Reason::new("training", text).about(ranks.keys().copied()),
             Hold::Detached { ranks } => Reason::new("detached", text).about(ranks.iter().copied()),
+            Hold::InFlight { lacks, .. } => Reason { code: "in-flight".to_owned(), text, ..Reason::from(lacks) },
             Hold::NothingMoved { available, outstanding } => Reason::new("nothing-moved", text)
                 .with("available", *available as f64)
                 .with("outstanding", *outstanding as f64),
@@ -175,13 +202,17 @@ mod tests {
     use crate::members::{HostLink, Members, State, Work};
     use crate::stalled::Pace;
     use core::time::Duration;
-    use flodl_wire::{HostId, SessionId, Time};
+    use flodl_wire::{Epoch, HostId, SessionId, Time};
 
     const WINDOW: WindowId = WindowId(7);
     const FULL: PoolLevel = PoolLevel { available: 100, outstanding: 0 };
 
     /// The movers, or why no round begins.
     fn check(states: Vec<State>) -> Result<Vec<u32>, String> {
+        check_armed(states, Arming::Armed)
+    }
+
+    fn check_armed(states: Vec<State>, arming: Arming<'_>) -> Result<Vec<u32>, String> {
         let mut members = Members::new(Deadlines::from_patience(Duration::from_secs(10)));
         let host = HostId::from_name("a").expect("a name");
         let count = states.len() as u32;
@@ -190,7 +221,7 @@ mod tests {
         for (rank, state) in (0..).map(Rank).zip(states) {
             members.get_mut(rank).expect("is there").state = state;
         }
-        let verdict = ready(members.tally(), WINDOW, FULL);
+        let verdict = ready(members.tally(), WINDOW, FULL, arming);
         verdict.map(|fire| fire.movers.iter().map(|rank| rank.0).collect()).map_err(|hold| hold.to_string())
     }
 
@@ -200,7 +231,7 @@ mod tests {
 
     fn training(leased: u64) -> State {
         let pace = Pace::start(Time::ZERO, None);
-        State::Active(Work::Training { window: WINDOW, quota_max: 5, leased, room: 0, pace })
+        State::Active(Work::Training { window: WINDOW, epoch: Epoch(0), quota_max: 5, leased, room: 0, pace })
     }
 
     fn detached() -> State {
@@ -229,6 +260,22 @@ mod tests {
     fn a_report_of_another_window_is_not_movement() {
         let old = State::Active(Work::Reported { window: WindowId(6), batches: 3 });
         assert!(check(vec![old]).is_err_and(|hold| hold.starts_with("nobody trained")));
+    }
+
+    #[test]
+    fn a_round_in_flight_holds_the_next_one_and_says_what_it_lacks() {
+        let missing = [Rank(1)].into();
+        let lacks = Unfinished::Acks { missing: &missing };
+        let verdict = |states| check_armed(states, Arming::InFlight(Round(4), lacks)).expect_err("one round at a time");
+        assert_eq!(
+            verdict(vec![reported(3), reported(2)]),
+            "every window is over, and round 4 is not: waiting for the acknowledgement of rank 1"
+        );
+        let reason = Reason::from(&Hold::InFlight { round: Round(4), lacks });
+        assert_eq!((reason.code.as_str(), reason.ranks.as_slice()), ("in-flight", [Rank(1)].as_slice()));
+        // What does not ask for a round does not wait for one.
+        assert!(verdict(vec![reported(3), training(9)]).starts_with("waiting for the window of rank 1"));
+        assert!(verdict(vec![reported(0), reported(0)]).starts_with("nobody trained"));
     }
 
     #[test]

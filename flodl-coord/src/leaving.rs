@@ -44,8 +44,9 @@ impl Running {
         if !matches!(self.cycle, Cycle::Window) {
             return;
         }
+        // Where ranks train on the gate sees to it that their windows end.
         let is_active = |rank: &Rank| ctx.members.get(*rank).is_some_and(Member::is_active);
-        if ctx.members.tally().marked.leavers.iter().any(is_active) {
+        if !self.overlaps && ctx.members.tally().marked.leavers.iter().any(is_active) {
             self.end_window(ctx, Reason::new("leaving", "somebody leaves, and brings in what it has trained"));
         } else {
             self.let_go(ctx);
@@ -64,7 +65,8 @@ impl Running {
 
     /// No round is open: who leaves can go, for nothing of it is outstanding.
     pub(crate) fn let_go(&mut self, ctx: &mut Context<'_>) {
-        let can_go = |rank: &Rank| ctx.members.get(*rank).is_some_and(Member::takes_part);
+        let outside = |member: &Member| member.takes_part() && !member.has_window();
+        let can_go = |rank: &Rank| ctx.members.get(*rank).is_some_and(outside);
         let leavers: Vec<Rank> = ctx.members.tally().marked.leavers.iter().copied().filter(can_go).collect();
         for rank in leavers {
             self.ledger.release(rank, false);

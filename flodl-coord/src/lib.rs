@@ -13,7 +13,7 @@
 //!
 //! - [`Coordinator`] with [`Input`] and [`Output`]: the machine and its whole interface.
 //! - [`Config`]: what a run is told, and [`Deadlines`], which all derive from its patience.
-//! - [`Fate`]: how a rank's life ended. [`Hold`]: why no round begins.
+//! - [`Fate`]: how a rank's life ended.
 //!
 //! ```
 //! use flodl_coord::{Config, Coordinator, Duties, Input, Membership, Output, Scheduling, Slowing};
@@ -86,6 +86,7 @@ mod max_failure;
 mod members;
 mod metrics;
 mod output;
+mod overlap;
 mod planning;
 mod reason;
 mod reattach;
@@ -114,7 +115,6 @@ pub use config::{Config, ConfigError, Deadlines, Membership, PATIENCE_MAX, PATIE
 pub use coordinator::Coordinator;
 pub use duties::{Duties, Duty, Elect, ElectError};
 pub use fate::{Breach, Fate};
-pub use gate::{Fire, Hold};
 pub use input::Input;
 pub use max_failure::{MaxFailure, MaxFailureError, TooManyLost};
 pub use output::{Output, SaveRequest};

@@ -9,7 +9,7 @@ use crate::stalled::Pace;
 use crate::tally::{Place, Tally};
 use core::ops::{Deref, DerefMut};
 use flodl_wire::message::join::Ready;
-use flodl_wire::{HostId, Incarnation, Rank, SessionId, Time, WindowId};
+use flodl_wire::{Epoch, HostId, Incarnation, Rank, SessionId, Time, WindowId};
 use std::collections::BTreeMap;
 
 /// One rank's life.
@@ -70,8 +70,8 @@ pub(crate) enum State {
 pub(crate) enum Work {
     /// Waiting for orders.
     Idle,
-    /// In a window. It may be given `room` samples more.
-    Training { window: WindowId, quota_max: u32, leased: u64, room: u64, pace: Pace },
+    /// In a window, whose positions count from that epoch. It may be given `room` samples more.
+    Training { window: WindowId, epoch: Epoch, quota_max: u32, leased: u64, room: u64, pace: Pace },
     /// Done with its window.
     Reported { window: WindowId, batches: u32 },
 }
@@ -213,6 +213,11 @@ impl Member {
             State::Active(Work::Training { pace, .. }) => Some(pace),
             _ => None,
         }
+    }
+
+    /// Has a window, or had one since the last round that everybody waited for.
+    pub(crate) fn has_window(&self) -> bool {
+        matches!(self.state, State::Active(Work::Training { .. } | Work::Reported { .. }))
     }
 
     pub(crate) fn is_training(&self) -> bool {

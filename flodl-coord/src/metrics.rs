@@ -2,6 +2,8 @@
 //! figures by the reduction that they declared.
 //!
 //! What ranks report counts for the epoch that they trained in, whatever becomes of it; what is committed is counted apart.
+//! A window that runs over the end of an epoch is reported as a whole, and counts for the one that was the oldest when it was
+//! planned (or is now).
 
 use core::time::Duration;
 use flodl_wire::message::join::{Reduction, ScalarSpec};
@@ -10,7 +12,33 @@ use flodl_wire::message::report::WindowReport;
 use flodl_wire::{Epoch, Rank, Time, Version};
 use std::collections::BTreeMap;
 
-/// What the open epoch has come to so far.
+/// What the open epochs have come to so far.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    declared: Vec<ScalarSpec>,
+    open: BTreeMap<Epoch, Metrics>,
+}
+
+impl Figures {
+    pub(crate) fn new(declared: &[ScalarSpec]) -> Figures {
+        Figures { declared: declared.to_vec(), open: BTreeMap::new() }
+    }
+
+    /// Those of an epoch, which has begun now where nothing is known of it.
+    pub(crate) fn of(&mut self, epoch: Epoch, now: Time) -> &mut Metrics {
+        self.open.entry(epoch).or_insert_with(|| Metrics::begin(&self.declared, now))
+    }
+
+    /// An epoch is over. The next one begins, unless it has.
+    pub(crate) fn end(&mut self, epoch: Epoch, version: Option<Version>, now: Time) -> EpochMetrics {
+        let metrics = self.of(epoch, now).end(epoch, version, now);
+        self.open.retain(|&open, _| open > epoch);
+        self.of(Epoch(epoch.0.saturating_add(1)), now);
+        metrics
+    }
+}
+
+/// What an epoch has come to so far.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     declared: Vec<ScalarSpec>,
@@ -129,7 +157,7 @@ impl Metrics {
         self.divergence.last = last.or(self.divergence.last);
     }
 
-    /// A round settled so many samples of a rank's.
+    /// A round settled so many samples of a rank's that are of this epoch.
     pub(crate) fn settled(&mut self, rank: Rank, committed: u64, repeats: u64) {
         self.repeats = self.repeats.saturating_add(repeats);
         if committed > 0 {
@@ -220,6 +248,18 @@ mod tests {
         assert_eq!((divergence.max, divergence.last), (0.3, 0.2));
         let parts: Vec<_> = ranks.iter().map(|of| (of.rank, of.committed, of.share, of.loss)).collect();
         assert_eq!(parts, [(Rank(0), 60, 0.75, Some(0.5)), (Rank(2), 20, 0.25, Some(1.5))]);
+    }
+
+    #[test]
+    fn what_is_committed_of_a_later_epoch_is_counted_there() {
+        let mut figures = Figures::new(&[]);
+        figures.of(Epoch(4), Time::ZERO).settled(Rank(0), 60, 0);
+        figures.of(Epoch(5), Time(1_000_000)).settled(Rank(0), 10, 0);
+        let over = figures.end(Epoch(4), None, Time(2_000_000));
+        assert_eq!((over.committed, over.wall), (60, 2 * MS));
+        let over = figures.end(Epoch(5), None, Time(4_000_000));
+        assert_eq!((over.committed, over.wall), (10, 3 * MS));
+        assert_eq!(figures.end(Epoch(6), None, Time(5_000_000)).wall, MS);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::running::{Running, Stopping};
 use crate::{Deadlines, Fate, Input, Output, adopt};
 use core::fmt;
 use core::time::Duration;
-use flodl_elche::{Elche, Guard};
+use flodl_elche::{Elche, Guard, Policy};
 use flodl_wire::commit::{CommitState, Keeper};
 use flodl_wire::message::commit::{LifeRecord, Standing};
 use flodl_wire::message::join::TensorSpec;
@@ -199,7 +199,7 @@ impl Coordinator {
             let control = Control::Fenced { incarnation };
             self.out.push_back(Output::ToRank { session, rank, incarnation, control });
         }
-        let (kind, why) = announcement(commit.as_ref(), generation);
+        let (kind, why) = announcement(commit.as_ref(), generation, running.overlaps);
         self.ctx(now).event(kind, Some(why));
         let words = {
             let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
@@ -296,7 +296,8 @@ impl Coordinator {
     ) -> Result<Running, Reason> {
         let agreed = Box::new(agreed(restored.formed, restored.tensors));
         let damaged = |why: String| Reason::new("record-damaged", format!("the newest record of the run: {why}"));
-        let ledger = Ledger::restore((agreed.epoch_len, agreed.epochs, agreed.batch_size), commit)
+        let overlaps = self.config.mode.policy() == Policy::Async;
+        let ledger = Ledger::restore((agreed.epoch_len, agreed.epochs), (agreed.batch_size, overlaps), commit)
             .map_err(|error| damaged(error.to_string()))?;
         let guard = self.take_guard();
         let settings = self.config.settings(agreed.batch_size);
@@ -474,12 +475,13 @@ impl Returning {
 }
 
 /// What people are told.
-fn announcement(commit: Option<&CommitState>, generation: u64) -> (EventKind, Reason) {
+fn announcement(commit: Option<&CommitState>, generation: u64, overlaps: bool) -> (EventKind, Reason) {
     let head = commit.map(CommitState::head);
     let (committed, repeats) = head.map_or((0, 0), |head| (head.committed, head.repeats));
     let version = head.map(|head| head.version);
     let at = version.map_or_else(|| "before its first average".to_owned(), |version| format!("at {version}"));
-    let text = format!("the run goes on {at} under another controller, with {committed} samples committed");
+    let again = if overlaps { "; ranks take the consensus first, and train again what was not committed" } else { "" };
+    let text = format!("the run goes on {at} under another controller, with {committed} samples committed{again}");
     (EventKind::Resumed { generation, version, committed, repeats }, Reason::new("resumed", text))
 }
 

@@ -3,14 +3,14 @@
 use crate::Fate;
 use crate::context::Context;
 use crate::gate::list;
-use crate::members::Members;
+use crate::members::{Members, Work};
 use crate::waits::{Cause, Waits};
 use core::fmt;
 use core::time::Duration;
 use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::record::Reason;
 use flodl_wire::message::report::{Folded, FoldedPart, Received, SyncAck};
-use flodl_wire::{Incarnation, Rank, Round, Time};
+use flodl_wire::{Incarnation, Rank, Round, Time, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A round that is going on.
@@ -20,6 +20,10 @@ pub(crate) struct OpenRound {
     pub(crate) requested: Time,
     parts: BTreeMap<Rank, RoundPart>,
     lacking: Lacking,
+    /// The window that ends with it.
+    pub(crate) window: WindowId,
+    /// Where ranks train on: the windows that begin at their snapshots.
+    pub(crate) next: Option<BTreeMap<Rank, Work>>,
     pub(crate) folded: Option<Folded>,
     /// Whom the folds wait for.
     pub(crate) waits: Waits,
@@ -85,7 +89,7 @@ pub(crate) enum Unfinished<'a> {
 
 impl OpenRound {
     /// Opens a round over everybody who can take part. Where no consensus exists yet, the lowest rank is its source.
-    pub(crate) fn open(ctx: &Context<'_>, id: Round, consensus: bool) -> OpenRound {
+    pub(crate) fn open(ctx: &Context<'_>, (id, window): (Round, WindowId), consensus: bool) -> OpenRound {
         let taking = ctx.members.iter().filter(|member| member.takes_part());
         let mut parts: BTreeMap<Rank, RoundPart> = taking
             .map(|member| {
@@ -99,10 +103,21 @@ impl OpenRound {
         }
         let waits = Waits::new(ctx.deadlines.silence);
         let now = ctx.now;
-        let (folded, nobody_late) = (None, false);
         let all: BTreeSet<Rank> = parts.keys().copied().collect();
         let lacking = Lacking { snapshots: all.clone(), acks: all };
-        OpenRound { id, requested: now, parts, lacking, folded, waits, snapshot_at: now, counts_from: now, nobody_late }
+        OpenRound {
+            id,
+            requested: now,
+            parts,
+            lacking,
+            window,
+            next: None,
+            folded: None,
+            waits,
+            snapshot_at: now,
+            counts_from: now,
+            nobody_late: false,
+        }
     }
 
     pub(crate) fn parts(&self) -> &BTreeMap<Rank, RoundPart> {

@@ -2,8 +2,12 @@
 //!
 //! This file has what it is told and when it moves on; `planning` has the next window, `closing` the end of a round.
 //!
-//! Invariants: a rank that is `Training` holds leases of the open window and of no other; outside a round nobody's samples
-//! are in one; an epoch is left only when every position of it is committed or set aside.
+//! Where ranks train on while they average (`overlap`), a round is opened together with the windows that begin at its
+//! snapshots, and both go on side by side.
+//!
+//! Invariants: a rank that is `Training` holds leases of the window that it is in, and of the next one where that is planned;
+//! outside a round nobody's samples are in one; never are two rounds open; an epoch is left only when every position of it
+//! is committed or set aside.
 
 use crate::agreement::Lists;
 use crate::chronicle::Chronicle;
@@ -11,15 +15,15 @@ use crate::context::Context;
 use crate::formation::Agreed;
 use crate::gate::{self, Fire, Hold};
 use crate::id;
-use crate::ledger::Ledger;
-use crate::members::{Member, Members, State, Work, World};
-use crate::metrics::Metrics;
+use crate::ledger::{Ledger, Told};
+use crate::members::{Member, State, Work, World};
+use crate::metrics::Figures;
 use crate::roles::Roles;
-use crate::round::{OpenRound, Out};
+use crate::round::{OpenRound, Out, RoundPart};
 use crate::saving::Saving;
 use crate::{Breach, Deadlines, Fate, TooManyLost};
 use core::time::Duration;
-use flodl_elche::{Cadence, WindowSample};
+use flodl_elche::{Cadence, Policy, WindowSample};
 use flodl_wire::message::Control;
 use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind, Node, RankWindow, Reason};
@@ -34,6 +38,8 @@ pub(crate) struct Running {
     pub(crate) ledger: Ledger,
     pub(crate) consensus: Option<Held>,
     pub(crate) cycle: Cycle,
+    /// Ranks train on while they average.
+    pub(crate) overlaps: bool,
     pub(crate) window: WindowId,
     pub(crate) window_began: Time,
     pub(crate) next_round: Round,
@@ -54,8 +60,8 @@ pub(crate) struct Running {
     pub(crate) saving: Saving,
     /// Why somebody waits for the end of the window, which waits for a duty to be done.
     pub(crate) cut_short: Option<Reason>,
-    /// Of the open epoch.
-    pub(crate) metrics: Metrics,
+    /// Of the open epochs.
+    pub(crate) metrics: Figures,
     /// What others must know of commits, where the run is to survive its controller.
     pub(crate) chronicle: Option<Chronicle>,
 }
@@ -112,10 +118,10 @@ pub(crate) enum Folder {
 /// What a rank says of its snapshot.
 pub(crate) struct Snapshot {
     pub(crate) round: Round,
-    /// Optimizer steps in it since the last consensus.
+    /// Optimizer steps in it since the last one that was folded.
     pub(crate) steps: u64,
     /// The positions trained in those steps.
-    pub(crate) ranges: Vec<Range>,
+    pub(crate) told: Told,
 }
 
 /// Where the run goes after an input.
@@ -136,9 +142,12 @@ impl Running {
     /// Starts with round 0, which spreads the first parameters.
     pub(crate) fn start(ctx: &mut Context<'_>, agreed: Box<Agreed>, mut scheduler: Box<dyn Cadence>) -> Running {
         agreed.speeds.iter().for_each(|&(rank, speed)| scheduler.expect(id::slot(rank), speed));
-        let ledger = Ledger::new(agreed.epoch_len, agreed.epochs, agreed.batch_size);
-        let round = open_round(ctx, Round(0), false, Reason::new("first", "the first parameters are spread"));
-        let metrics = Metrics::begin(&agreed.agreement.scalars, ctx.now);
+        let overlaps = ctx.config.mode.policy() == Policy::Async;
+        let ledger = Ledger::new((agreed.epoch_len, agreed.epochs), agreed.batch_size, overlaps);
+        let round =
+            open_round(ctx, (Round(0), WindowId(0)), false, Reason::new("first", "the first parameters are spread"));
+        let mut metrics = Figures::new(&agreed.agreement.scalars);
+        metrics.of(ledger.epoch, ctx.now);
         let lists = Lists::of(agreed.agreement.manifest, agreed.tensors.clone());
         Running {
             agreed,
@@ -146,6 +155,7 @@ impl Running {
             ledger,
             consensus: None,
             cycle: Cycle::Round(round),
+            overlaps,
             window: WindowId(0),
             window_began: ctx.now,
             next_round: Round(1),
@@ -172,20 +182,19 @@ impl Running {
         report: &WindowReport,
     ) -> Result<(), Breach> {
         let Some(mut member) = ctx.members.get_mut(rank) else { return Ok(()) };
-        // One that is to take the consensus first may have been out of reach when its window was over.
-        if matches!(member.state, State::Syncing) && report.window <= self.window {
-            return Ok(());
-        }
-        // Who had no share in a window may say that it is over when another one is planned already.
-        if member.is_active() && report.window < self.window && report.used.is_empty() {
+        // One that is to take the consensus first, or to end, may have been out of reach when its window was over, or trains on
+        // and does not know it yet.
+        if matches!(member.state, State::Syncing | State::Leaving { .. }) && report.window <= self.window {
             return Ok(());
         }
         let leased = match member.state {
-            State::Active(Work::Training { window, leased, .. })
-                if window == report.window && self.ledger.epoch == report.epoch =>
+            State::Active(Work::Training { window, epoch, leased, .. })
+                if window == report.window && epoch == report.epoch =>
             {
                 leased
             }
+            // Who had no share in a window may say that it is over when another one is planned already.
+            State::Active(_) if report.window < self.window && report.used.is_empty() => return Ok(()),
             _ => return Err(Breach::Window),
         };
         self.ledger.report(rank, report)?;
@@ -204,7 +213,7 @@ impl Running {
             self.losses.sum += report.loss_sum;
             self.losses.count = self.losses.count.saturating_add(report.loss_count);
         }
-        self.metrics.window(rank, report);
+        self.metrics.of(self.ledger.epoch.max(report.epoch), ctx.now).window(rank, report);
         ctx.record(Body::Node(Node::Rank(rank_window(rank, report))));
         if self.replica_is_equal(ctx, rank, report.replica_digest) {
             if let Some(mut member) = ctx.members.get_mut(rank) {
@@ -248,22 +257,24 @@ impl Running {
     }
 
     /// A rank has taken its snapshot.
-    pub(crate) fn snapshot(&mut self, ctx: &Context<'_>, rank: Rank, snapshot: &Snapshot) -> Result<(), Breach> {
-        let Snapshot { round, steps, ref ranges } = *snapshot;
+    pub(crate) fn snapshot(&mut self, ctx: &mut Context<'_>, rank: Rank, snapshot: &Snapshot) -> Result<(), Breach> {
+        let Snapshot { round, steps, ref told } = *snapshot;
         let Cycle::Round(open) = &mut self.cycle else { return Ok(()) };
-        let Some(part) = open.parts().get(&rank).filter(|part| open.id == round && part.is_awaited()) else {
-            return Ok(());
-        };
-        if part.steps.is_some() {
-            return Ok(());
-        }
+        let awaited = |part: &&RoundPart| open.id == round && part.is_awaited() && part.steps.is_none();
+        let Some(part) = open.parts().get(&rank).filter(awaited) else { return Ok(()) };
         if part.part == Part::Contribute {
             if ctx.members.get(rank).is_some_and(Member::is_training) {
                 return Err(Breach::Order { round });
             }
-            self.ledger.enter_round(rank, round, ranges)?;
+            self.ledger.enter_round(rank, round, told)?;
         }
         open.take_snapshot(rank, steps, ctx.now);
+        let begins = open.next.as_mut().and_then(|next| next.remove(&rank));
+        if self.overlaps
+            && let Some(mut member) = ctx.members.get_mut(rank).filter(|member| member.is_active())
+        {
+            member.state = State::Active(begins.unwrap_or(Work::Idle).begun(ctx.now));
+        }
         Ok(())
     }
 
@@ -390,7 +401,7 @@ impl Running {
 
     /// Whether every sample of every epoch is committed or set aside.
     pub(crate) fn is_done(&self) -> bool {
-        self.ledger.epoch_is_complete() && self.ledger.is_last_epoch()
+        self.ledger.is_complete()
     }
 
     /// A rank's life is over: its samples go back, plans and the open round go on without it.
@@ -399,7 +410,7 @@ impl Running {
         self.out_of_round(rank, Out::Dead { brought_itself_down }, ctx.now);
         self.ledger.release(rank, brought_itself_down);
         self.scheduler.leave(id::slot(rank));
-        if matches!(self.cycle, Cycle::Window) {
+        if self.overlaps || matches!(self.cycle, Cycle::Window) {
             self.extend(ctx);
         }
         self.tell_quarantine(ctx);
@@ -409,19 +420,18 @@ impl Running {
     /// word of the snapshot got lost: what it has trained waits for the fold's verdict. Which of its leases it has trained
     /// nobody knows where its window report got lost too: they go back, and are repeats if it is folded.
     pub(crate) fn out_of_round(&mut self, rank: Rank, out: Out, now: Time) {
-        let unheard = self.ledger.leased(rank);
-        if let Cycle::Round(open) = &mut self.cycle
-            && open.leave(rank, (out, unheard), now)
-        {
+        let Cycle::Round(open) = &mut self.cycle else { return };
+        let told = open.parts().get(&rank).is_some_and(|part| part.steps.is_some());
+        let unheard = self.ledger.unheard(rank, told);
+        if open.leave(rank, (out, unheard), now) {
             self.ledger.enter_round_at_death(rank, open.id);
         }
     }
 
     /// Says which samples are set aside, if any new ones are.
     pub(crate) fn tell_quarantine(&mut self, ctx: &mut Context<'_>) {
-        let epoch = self.ledger.epoch;
-        if let Some((samples, ranges)) = self.ledger.newly_quarantined() {
-            self.metrics.set_aside(samples);
+        for (epoch, samples, ranges) in self.ledger.newly_quarantined() {
+            self.metrics.of(epoch, ctx.now).set_aside(samples);
             let text = format!(
                 "positions {} of {epoch} are set aside: every rank that held them came to grief",
                 show(&ranges)
@@ -458,38 +468,39 @@ impl Running {
         if !astray.is_empty() {
             return Step::Expel(astray);
         }
-        match &self.cycle {
-            Cycle::Round(open) => match open.finished() {
+        if let Cycle::Round(open) = &self.cycle {
+            return match open.finished() {
                 Ok(_) => self.close_round(ctx),
-                Err(_) => Step::Hold,
-            },
-            Cycle::Window => match self.gate(&*ctx.members) {
-                Ok(fire) => self.request_params(ctx, Reason::from(&fire)),
-                // Joiners get the consensus by a round that nobody adds to.
-                Err(hold @ Hold::NobodyActive) => {
-                    let why = Reason::from(&hold);
-                    self.request_params(ctx, why)
-                }
-                Err(hold @ Hold::NothingMoved { available, .. }) => {
-                    let why = Reason::from(&hold);
-                    self.replan(ctx, available, why)
-                }
-                Err(_) => Step::Hold,
-            },
+                Err(_) => self.beside_round(ctx),
+            };
+        }
+        if self.overlaps
+            && self.roles.hold().is_none()
+            && let Some(why) = self.ends_windows(ctx)
+        {
+            return self.average(ctx, why);
+        }
+        match self.verdict(ctx) {
+            Ok(fire) => {
+                let why = Reason::from(&fire);
+                self.average(ctx, why)
+            }
+            // Joiners get the consensus by a round that nobody adds to.
+            Err(hold @ Hold::NobodyActive) => {
+                let why = Reason::from(&hold);
+                self.request_params(ctx, why)
+            }
+            Err(hold @ Hold::NothingMoved { available, .. }) => {
+                let why = Reason::from(&hold);
+                self.replan(ctx, available, why)
+            }
+            Err(_) => Step::Hold,
         }
     }
 
-    /// Why it goes nowhere: the verdict of the gate, or of the open round.
-    pub(crate) fn hold(&self, ctx: &Context<'_>) -> Option<Reason> {
-        match &self.cycle {
-            Cycle::Round(open) => open.finished().err().as_ref().map(Reason::from),
-            Cycle::Window => self.gate(ctx.members).err().as_ref().map(Reason::from),
-        }
-    }
-
-    /// Neither a round nor another window begins while somebody is on duty.
-    fn gate<'a>(&self, members: &'a Members) -> Result<Fire, Hold<'a>> {
-        let verdict = gate::ready(members.tally(), self.window, self.ledger.level());
+    /// What the gate says. Neither a round nor another window begins while somebody is on duty.
+    pub(crate) fn verdict<'a>(&'a self, ctx: &'a Context<'_>) -> Result<Fire, Hold<'a>> {
+        let verdict = gate::ready(ctx.members.tally(), self.window, self.ledger.level(), self.arming());
         let waits = matches!(verdict, Err(Hold::Training { .. } | Hold::Detached { .. } | Hold::NobodyHere { .. }));
         match self.roles.hold().filter(|_| !waits) {
             Some(hold) => Err(hold),
@@ -497,9 +508,27 @@ impl Running {
         }
     }
 
+    /// Why it goes nowhere: the verdict of the gate, or of the open round.
+    pub(crate) fn hold(&self, ctx: &Context<'_>) -> Option<Reason> {
+        let unfinished = match &self.cycle {
+            Cycle::Round(open) => open.finished().err(),
+            Cycle::Window => None,
+        };
+        match (unfinished, self.all_begun().then(|| self.verdict(ctx))) {
+            (Some(_), Some(Err(hold @ Hold::InFlight { .. }))) => Some(Reason::from(&hold)),
+            (Some(unfinished), _) => Some(Reason::from(&unfinished)),
+            (None, _) => self.verdict(ctx).err().as_ref().map(Reason::from),
+        }
+    }
+
     /// Nobody trained. More samples: another window without a round. None left: the epoch is over (everything that
     /// was not committed is set aside), unless somebody still holds some.
-    fn replan(&mut self, ctx: &mut Context<'_>, available: u64, why: Reason) -> Step {
+    pub(crate) fn replan(&mut self, ctx: &mut Context<'_>, available: u64, why: Reason) -> Step {
+        if ctx.members.tally().counts.staying == 0 {
+            // Nobody gets a window: the end of a round lets those who leave go.
+            let is_open = matches!(self.cycle, Cycle::Round(_));
+            return if is_open { Step::Hold } else { self.request_params(ctx, why) };
+        }
         if available > 0 {
             ctx.event(EventKind::PlanChanged, Some(why));
             return self.plan_window(ctx);
@@ -507,16 +536,16 @@ impl Running {
         if !self.ledger.epoch_is_complete() {
             return Step::Hold;
         }
-        if self.ledger.is_last_epoch() {
+        if self.is_done() {
             return self.request_params(ctx, why);
         }
-        self.open_next_epoch(ctx);
+        self.close_epochs(ctx);
         self.plan_window(ctx)
     }
 
     /// Opens a round, for the reason that the gate gave or for another.
     pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
-        let round = open_round(ctx, self.next_round, self.consensus.is_some(), why);
+        let round = open_round(ctx, (self.next_round, self.window), self.consensus.is_some(), why);
         self.next_round = Round(self.next_round.0 + 1);
         self.cut_short = None;
         self.cycle = Cycle::Round(round);
@@ -524,8 +553,8 @@ impl Running {
     }
 }
 
-fn open_round(ctx: &mut Context<'_>, id: Round, consensus: bool, why: Reason) -> Box<OpenRound> {
-    let round = Box::new(OpenRound::open(ctx, id, consensus));
+fn open_round(ctx: &mut Context<'_>, (id, window): (Round, WindowId), consensus: bool, why: Reason) -> Box<OpenRound> {
+    let round = Box::new(OpenRound::open(ctx, (id, window), consensus));
     ctx.event(EventKind::RoundRequested { round: id }, Some(why));
     let roster = round.roster(ctx.members);
     ctx.broadcast(Control::RequestParams { round: id, roster });

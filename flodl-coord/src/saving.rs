@@ -16,7 +16,12 @@ pub(crate) struct Saving {
 impl Saving {
     /// Whether that version is to be written: not while another one is, and not twice.
     pub(crate) fn wants(&self, version: Version) -> bool {
-        self.pending.is_empty() && !self.is_written(version)
+        !self.is_busy() && !self.is_written(version)
+    }
+
+    /// Whether any version is being written.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// Whether that version is being written.

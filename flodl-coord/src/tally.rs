@@ -46,6 +46,8 @@ pub(crate) struct Marked {
 pub(crate) struct Counts {
     /// Who holds the consensus and can train, whether it does or not.
     pub(crate) active: usize,
+    /// Those of them that do not leave by plan.
+    pub(crate) staying: usize,
     /// Who is in the run without the consensus.
     pub(crate) syncing: usize,
 }
@@ -137,6 +139,9 @@ impl Tally {
         }
         if matches!(place.stands, Stands::Training { .. } | Stands::Moved(_) | Stands::Idle) {
             count(&mut self.counts.active, here);
+            if !place.leaves {
+                count(&mut self.counts.staying, here);
+            }
         }
         let Marked { roomy, leavers, astray } = &mut self.marked;
         for (set, marked) in [(roomy, place.roomy), (leavers, place.leaves), (astray, place.astray)] {
@@ -171,7 +176,7 @@ mod tests {
     use crate::members::{HostLink, Members};
     use crate::stalled::Pace;
     use core::time::Duration;
-    use flodl_wire::{HostId, SessionId, Time};
+    use flodl_wire::{Epoch, HostId, SessionId, Time};
     use proptest::prelude::*;
 
     const RANKS: u32 = 5;
@@ -179,6 +184,7 @@ mod tests {
     fn state() -> impl Strategy<Value = State> {
         let training = |(leased, room)| Work::Training {
             window: WindowId(3),
+            epoch: Epoch(0),
             quota_max: 5,
             leased,
             room,

@@ -314,7 +314,7 @@ fn c1_contradicting_settings_are_refused_with_both_values() {
         (config(2, 3), "--min-ranks 3 is not within 1..=2, the ranks of the run (-n 2)"),
         (
             Config { mode: Mode::NcclSync, ..config(1, 1) },
-            "--mode nccl-sync is not available in this build: use cpu-cadence or cpu-sync",
+            "--mode nccl-sync is not available in this build: use cpu-cadence, cpu-async or cpu-sync",
         ),
         (
             Config { slow: Slowing { factors: [(Rank(4), 2.0)].into(), ..Slowing::default() }, ..config(3, 1) },

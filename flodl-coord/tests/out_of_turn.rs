@@ -11,7 +11,7 @@ use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::{Body, EventKind};
 use flodl_wire::message::report::{Folded, FoldedPart, SyncOutcome, WindowReport};
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{Incarnation, Range, Rank, Round, SessionId, Version, WindowId};
+use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, SessionId, Version, WindowId};
 
 fn range(start: u64, end: u64) -> Range {
     Range { start, end }
@@ -181,7 +181,7 @@ fn hostile_figures_do_not_overflow() {
     let leases = script.windows.clone();
     for rank in [0u32, 1] {
         let ranges = common::puppet::prefix(&leases[rank as usize].leases, 64);
-        script.say(rank, Report::SnapshotReady { round: Round(1), steps: u64::MAX, ranges });
+        script.say(rank, Report::SnapshotReady { round: Round(1), steps: u64::MAX, ranges, epoch: Epoch(0) });
     }
     script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
     script.acks(1);

@@ -11,7 +11,7 @@ use flodl_wire::message::control::{Next, Part, RoundOutcome};
 use flodl_wire::message::record::EventKind;
 use flodl_wire::message::report::{FoldedPart, RankState};
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Rank, Round, SessionId, Time, Version, WindowId};
+use flodl_wire::{Epoch, HostId, Incarnation, Rank, Round, SessionId, Time, Version, WindowId};
 
 fn breaks(script: &mut Script) {
     script.take(Input::HostLost { session: SessionId(1), error: "reset".into() });
@@ -84,7 +84,7 @@ fn a_round_goes_on_without_a_host_whose_link_breaks_in_it() {
         script.say(0, Report::SyncAck(ack(Round(1))));
         assert_eq!(script.commits()[1..], [(Version(1), committed, repeats)], "{part:?}");
         let words = vec![
-            Report::SnapshotReady { round: Round(1), steps: 1, ranges: b.clone() },
+            Report::SnapshotReady { round: Round(1), steps: 1, ranges: b.clone(), epoch: Epoch(0) },
             Report::SyncAck(ack(Round(1))),
         ];
         let told = comes_back(&mut script, state(Some(1), (1, false), words));

@@ -115,8 +115,8 @@ impl Past {
                 let Some(Report::WindowReport(report)) = self.hosts[rank as usize].words.first() else {
                     panic!("said")
                 };
-                let ranges = report.used.clone();
-                (rank, Report::SnapshotReady { round, steps: 1, ranges })
+                let (ranges, epoch) = (report.used.clone(), report.epoch);
+                (rank, Report::SnapshotReady { round, steps: 1, ranges, epoch })
             }
             4 => return self.script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]),
             5 | 6 => (step as u32 - 5, Report::SyncAck(ack(round))),

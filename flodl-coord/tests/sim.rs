@@ -38,6 +38,8 @@ fn runs_that_found_something() {
         (167, "nobody had contributed"),
         // A power cut took the folder of the checkpoint sets.
         (189, "the folder's own name was not on the disk"),
+        // A rank was let go under another controller while it trained on in a window of the one before.
+        (2366, "it reports that window before it ends"),
     ];
     for (seed, what) in runs {
         let report = campaign::run(&Request::new(seed, (3, 64)), false);

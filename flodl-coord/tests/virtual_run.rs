@@ -26,6 +26,16 @@ fn unequal_ranks_train_everything_once_and_end_in_order() {
 }
 
 #[test]
+fn ranks_that_train_on_while_they_average_train_everything_once_too() {
+    let outcome = run(Scenario { mode: Mode::CpuAsync, ..scenario(&[8, 20, 32]) });
+    assert_eq!(outcome.deaths, []);
+    outcome.assert_exact((3, 8000));
+    assert_eq!((outcome.exit, outcome.told_repeats), (Some(0), 0));
+    assert_eq!((outcome.saved, outcome.evaluated_by.len()), (outcome.version, 1));
+    assert_eq!(outcome.sentences, [String::new()], "nothing to complain of");
+}
+
+#[test]
 fn three_unequal_ranks_reach_nearly_the_sum_of_their_speeds() {
     let outcome = run(Scenario { epochs: 8, ..scenario(&[8, 20, 32]) });
     let ideal = 1000.0 / (1000.0 / 8.0 + 1000.0 / 20.0 + 1000.0 / 32.0);
@@ -56,6 +66,11 @@ fn world_size_one_sync_and_odd_sizes() {
         (Mode::CpuCadence, vec![8, 20, 32], 1, 64),
         (Mode::CpuCadence, vec![8, 20, 32], 65, 64),
         (Mode::CpuCadence, vec![1, 64], 100, 1),
+        (Mode::CpuAsync, vec![10], 1000, 64),
+        (Mode::CpuAsync, vec![8, 20, 32, 9, 11], 1009, 17),
+        (Mode::CpuAsync, vec![8, 20, 32], 1, 64),
+        (Mode::CpuAsync, vec![8, 20, 32], 65, 64),
+        (Mode::CpuAsync, vec![1, 64], 100, 1),
     ] {
         let scenario = Scenario { mode, samples, batch_size, epochs: 2, ..scenario(&batch_ms) };
         let outcome = run(scenario.clone());
@@ -84,6 +99,32 @@ fn every_end_of_a_rank_is_named_and_its_samples_are_trained_by_others() {
         assert_eq!(outcome.exit, Some(3));
         assert_eq!(outcome.sentences.last().map(String::as_str), Some("every epoch is done, without rank 1"));
     }
+}
+
+#[test]
+fn a_death_while_a_round_is_in_flight_costs_what_it_must_and_no_more() {
+    for at_ms in (600..1000).step_by(7) {
+        for folded in 0..3 {
+            let faults = vec![Fault { folded, ..fault(at_ms, 1, Kind::Signal(9)) }];
+            let outcome = run(Scenario { mode: Mode::CpuAsync, faults, ..scenario(&[8, 20, 32]) });
+            outcome.assert_exact((3, 8000));
+            assert_eq!((outcome.exit, outcome.deaths.len()), (Some(3), 1), "{at_ms} {folded}");
+            assert!(folded > 0 || outcome.repeats == 0, "{at_ms}: nothing of it was folded");
+        }
+    }
+}
+
+#[test]
+fn an_average_that_takes_long_holds_nobody_up_who_trains_on() {
+    // Messages of up to 60 ms, so that a round takes several of them.
+    let ended = |mode| {
+        let odds = Odds { jitter_ms: 60, ..Odds::default() };
+        let outcome = run(Scenario { mode, odds, epochs: 12, ..scenario(&[8, 20, 32]) });
+        outcome.assert_exact((12, 8000));
+        outcome.ended.as_secs_f64()
+    };
+    let (cadence, overlapping) = (ended(Mode::CpuCadence), ended(Mode::CpuAsync));
+    assert!(overlapping < cadence, "{overlapping} s, {cadence} s where all wait");
 }
 
 /// A run waited forever for the answer of a rank that hung, because the round had passed its ceiling for another one's sake.
@@ -241,6 +282,17 @@ fn a_host_that_leaves_by_plan_costs_nothing() {
 }
 
 #[test]
+fn everybody_may_leave_while_a_round_is_in_flight() {
+    for at_ms in 1..300 {
+        let scenario = Scenario { samples: 200, epochs: 9, batch_size: 10, ..scenario(&[8, 20]) };
+        let outcome = run(Scenario { mode: Mode::CpuAsync, leaves: vec![(at_ms, 0)], ..scenario });
+        outcome.assert_honest();
+        assert_eq!(outcome.told_repeats, 0, "{at_ms}");
+        assert_eq!((outcome.saved, outcome.deaths.len()), (outcome.version, 0), "{at_ms}");
+    }
+}
+
+#[test]
 fn a_checkpoint_that_cannot_be_written_is_no_success() {
     for (stops_at_ms, says) in [(vec![], "every epoch is done"), (vec![700], "stopped on request")] {
         let outcome = run(Scenario { save_fails: true, stops_at_ms, ..scenario(&[8, 20]) });
@@ -320,7 +372,7 @@ prop_compose! {
         batch_ms in prop::collection::vec(1u64..40, 1..6),
         samples in 1u64..1500,
         batch_size in 1u32..80,
-        sync in any::<bool>(),
+        mode in prop::sample::select(vec![Mode::CpuSync, Mode::CpuCadence, Mode::CpuAsync]),
         hosts in 1u32..4,
         faults in prop::collection::vec((0u64..1500, 0u32..6, kinds(), 0u8..3), 0..5),
         stops_at_ms in prop_oneof![3 => Just(vec![]), 1 => prop::collection::vec(0u64..1500, 1..3)],
@@ -338,7 +390,6 @@ prop_compose! {
         let ranks = batch_ms.len() as u32;
         let faults = faults.into_iter().filter(|fault| fault.1 < ranks);
         let faults = faults.map(|(at_ms, rank, kind, folded)| Fault { at_ms, rank, kind, folded }).collect();
-        let mode = if sync { Mode::CpuSync } else { Mode::CpuCadence };
         let (epochs, stops) = (2, stops_at_ms);
         let lives = (restarts, late, leaves);
         let (restarts, late, leaves) = lives;

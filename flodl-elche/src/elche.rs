@@ -150,6 +150,8 @@ impl Elche {
         match std::mem::replace(&mut self.open, Open::Planned) {
             Open::No => {}
             Open::Planned => self.changes.push(Change::Replan(Replan::NothingMoved)),
+            // The round of the window before is opened together with the window.
+            Open::Moved if self.settings.policy == Policy::Async => {}
             Open::Moved => self.changes.push(Change::Replan(Replan::NoRound)),
         }
     }
@@ -288,7 +290,8 @@ impl Cadence for Elche {
         }
         let Scratch { feedback, .. } = &mut self.scratch;
         let slowest = self.election.current().and_then(|slot| self.roster.measured(slot));
-        let costs = feedback.costs(outcome, &self.roster.members, slowest, &mut self.changes);
+        let reduce_counts = self.settings.policy != Policy::Async;
+        let costs = feedback.costs((outcome, reduce_counts), &self.roster.members, slowest, &mut self.changes);
         for (&slot, speed) in &mut self.roster.members {
             if speed.window_over() {
                 self.changes.push(Change::Forgotten { slot });

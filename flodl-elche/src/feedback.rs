@@ -23,11 +23,11 @@ pub(crate) struct Feedback {
 }
 
 impl Feedback {
-    /// The round's timing in seconds, or nothing where its figures cannot be. `slowest`: seconds a batch of the elected
-    /// member.
+    /// The round's timing in seconds, or nothing where its figures cannot be. `reduce_counts`: members wait while it is
+    /// reduced. `slowest`: seconds a batch of the elected member.
     pub(crate) fn costs(
         &self,
-        outcome: &RoundFeedback,
+        (outcome, reduce_counts): (&RoundFeedback, bool),
         members: &BTreeMap<Slot, Speed>,
         slowest: Option<f64>,
         changes: &mut Vec<Change>,
@@ -53,7 +53,8 @@ impl Feedback {
             fill.add(speed.fill());
         }
         let (wall, reduce) = (wall.as_secs_f64(), reduce.as_secs_f64());
-        let overhead = ((waits.get() + reduce + filled.get()) / wall).min(1.0);
+        let waited = if reduce_counts { waits.get() + reduce } else { waits.get() };
+        let overhead = ((waited + filled.get()) / wall).min(1.0);
         Costs { overhead: Some(overhead), reduce: Some(reduce), fill: fill.get(), batch: slowest }
     }
 

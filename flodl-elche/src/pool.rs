@@ -327,6 +327,29 @@ impl Pool {
         unused
     }
 
+    /// What of `spans` is still out at `slot` goes back; returns it.
+    pub fn give_back_within(&mut self, slot: Slot, spans: &[Span]) -> Vec<Span> {
+        let common = self.take_out(slot, spans);
+        self.free.returned.insert_all(&common);
+        common
+    }
+
+    fn take_out(&mut self, slot: Slot, spans: &[Span]) -> Vec<Span> {
+        let Some(holding) = self.holdings.get_mut(&slot) else { return Vec::new() };
+        let mut taken = Vec::new();
+        for &span in spans {
+            loop {
+                let common = holding.out.first_common(span);
+                if common.is_empty() {
+                    break;
+                }
+                holding.out.remove(common);
+                taken.push(common);
+            }
+        }
+        taken
+    }
+
     fn checked_out(&mut self, slot: Slot, spans: &[Span]) -> Result<Option<&mut Holding>, PoolError> {
         let epoch_len = self.len;
         if let Some(&span) = spans.iter().find(|span| span.end < span.start || span.end > epoch_len) {

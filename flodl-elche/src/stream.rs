@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::pool::Pool;
+use crate::pool::{Pool, Settled};
 use crate::span::{Slot, Span};
 
 /// Epochs that may be open at once.
@@ -29,9 +29,9 @@ pub struct EpochLease {
 ///
 /// let rank = Slot(0);
 /// let mut stream = Stream::new(100, 10, 0..3);
-/// stream.lease(rank, 9, &[]);
+/// stream.lease(rank, 90, &[]);
 /// // One batch is left in epoch 0; two more come from epoch 1.
-/// let lease = stream.lease(rank, 3, &[]);
+/// let lease = stream.lease(rank, 30, &[]);
 /// assert_eq!(lease[0], EpochLease { epoch: 0, spans: vec![Span::new(90, 100)] });
 /// assert_eq!(lease[1], EpochLease { epoch: 1, spans: vec![Span::new(0, 20)] });
 ///
@@ -47,6 +47,7 @@ pub struct EpochLease {
 pub struct Stream {
     epoch_len: u64,
     batch_size: u32,
+    open_max: usize,
     /// The epoch that is opened next, and the end of the run.
     next: u64,
     end: u64,
@@ -58,21 +59,28 @@ impl Stream {
     /// is open.
     pub fn new(epoch_len: u64, batch_size: u32, epochs: std::ops::Range<u64>) -> Self {
         let batch_size = batch_size.max(1);
-        let mut stream = Self { epoch_len, batch_size, next: epochs.start, end: epochs.end, open: VecDeque::new() };
+        let (next, end, open) = (epochs.start, epochs.end, VecDeque::new());
+        let mut stream = Self { epoch_len, batch_size, open_max: OPEN_MAX, next, end, open };
         stream.open_next(&[]);
         stream
     }
 
-    /// With the oldest epoch as a restart finds it.
-    pub fn with_first(mut self, pool: Pool) -> Self {
-        if let Some((_, first)) = self.open.front_mut() {
-            *first = pool;
-        }
+    /// The same with one epoch open at a time, for policies under which everybody waits at its end.
+    pub fn one_by_one(mut self) -> Self {
+        self.open_max = 1;
         self
     }
 
+    /// An epoch is as a restart finds it; those before it are open then, too. Nothing where it cannot be open.
+    pub fn put(&mut self, epoch: u64, pool: Pool) {
+        while self.next <= epoch && self.open_next(&[]) {}
+        if let Some(open) = self.pool(epoch) {
+            *open = pool;
+        }
+    }
+
     fn open_next(&mut self, weights: &[(Slot, f64)]) -> bool {
-        if self.open.len() >= OPEN_MAX || self.next >= self.end {
+        if self.open.len() >= self.open_max || self.next >= self.end {
             return false;
         }
         let mut pool = Pool::new(self.epoch_len, self.batch_size);
@@ -82,25 +90,29 @@ impl Stream {
         true
     }
 
-    /// Leases up to `batches` batches to `slot`, over the border of an epoch where one does not hold them; fewer where the
-    /// run has no more, or two epochs are open already. `weights` divide an epoch that is opened by this.
-    pub fn lease(&mut self, slot: Slot, batches: u64, weights: &[(Slot, f64)]) -> Vec<EpochLease> {
+    /// Leases up to `samples` positions to `slot`, over the border of an epoch where one does not hold them; fewer where the run
+    /// has no more, or as many epochs are open as may be. The short last batch of an epoch counts as a whole one. `weights`
+    /// divide an epoch that is opened by this.
+    pub fn lease(&mut self, slot: Slot, samples: u64, weights: &[(Slot, f64)]) -> Vec<EpochLease> {
         let batch = u64::from(self.batch_size);
-        let (mut leases, mut left, mut at) = (Vec::new(), batches, 0);
+        let (mut leases, mut left, mut at) = (Vec::new(), samples, 0);
         while left > 0 {
             if at == self.open.len() && !self.open_next(weights) {
                 break;
             }
             let (epoch, pool) = &mut self.open[at];
-            let spans = pool.lease(slot, left.saturating_mul(batch));
-            if spans.is_empty() {
-                at += 1;
+            at += 1;
+            let spans = pool.lease(slot, left);
+            let taken: u64 = spans.iter().map(Span::len).sum();
+            if taken == 0 {
                 continue;
             }
-            let samples: u64 = spans.iter().map(Span::len).sum();
-            left -= samples.div_ceil(batch);
             leases.push(EpochLease { epoch: *epoch, spans });
-            at += 1;
+            // What is under suspicion is leased alone.
+            if taken < left && pool.available() > 0 {
+                break;
+            }
+            left = left.saturating_sub(taken.div_ceil(batch).saturating_mul(batch));
         }
         leases
     }
@@ -108,7 +120,7 @@ impl Stream {
     /// Samples that can be leased now, those of an epoch that would be opened for it included.
     pub fn available(&self) -> u64 {
         let open = self.open.iter().fold(0u64, |sum, (_, pool)| sum.saturating_add(pool.available()));
-        let opens = (OPEN_MAX - self.open.len().min(OPEN_MAX)) as u64;
+        let opens = self.open_max.saturating_sub(self.open.len()) as u64;
         let more = opens.min(self.end.saturating_sub(self.next));
         open.saturating_add(more.saturating_mul(self.epoch_len))
     }
@@ -118,15 +130,55 @@ impl Stream {
         self.open.iter_mut().find(|(open, _)| *open == epoch).map(|(_, pool)| pool)
     }
 
+    /// Samples leased and not settled, of any open epoch.
+    pub fn outstanding(&self) -> u64 {
+        self.open.iter().fold(0, |sum, (_, pool)| sum.saturating_add(pool.outstanding()))
+    }
+
     /// The open epochs, oldest first.
     pub fn open(&self) -> impl Iterator<Item = (u64, &Pool)> {
         self.open.iter().map(|(epoch, pool)| (*epoch, pool))
+    }
+
+    /// Whether every sample of every epoch is committed or quarantined.
+    pub fn is_complete(&self) -> bool {
+        self.next >= self.end && self.open.iter().all(|(_, pool)| pool.is_complete())
+    }
+
+    /// The oldest epoch that is not closed, or the end of the run.
+    pub fn oldest(&self) -> u64 {
+        self.open.front().map_or(self.next, |(epoch, _)| *epoch)
+    }
+
+    /// What `slot` has trained of any open epoch is in `round` now (see [`Pool::enter_round`]). Returns all it has in it.
+    pub fn enter_round(&mut self, slot: Slot, round: u64) -> Vec<EpochLease> {
+        let entered = |(epoch, pool): &mut (u64, Pool)| {
+            let spans = pool.enter_round(slot, round);
+            (!spans.is_empty()).then_some(EpochLease { epoch: *epoch, spans })
+        };
+        self.open.iter_mut().filter_map(entered).collect()
+    }
+
+    /// Ends `round` for what `slot` had in it of any epoch; how many samples of which.
+    pub fn settle(&mut self, round: u64, slot: Slot, outcome: Settled) -> Vec<(u64, u64)> {
+        let settled = |(epoch, pool): &mut (u64, Pool)| {
+            let samples = pool.settle(round, slot, outcome).iter().map(Span::len).sum();
+            (samples > 0).then_some((*epoch, samples))
+        };
+        self.open.iter_mut().filter_map(settled).collect()
     }
 
     /// `slot` is gone: what it holds of any open epoch goes back.
     pub fn release(&mut self, slot: Slot) {
         for (_, pool) in &mut self.open {
             pool.release(slot);
+        }
+    }
+
+    /// As [`release`](Self::release), for a slot that brought itself down.
+    pub fn release_poisoned(&mut self, slot: Slot) {
+        for (_, pool) in &mut self.open {
+            pool.release_poisoned(slot);
         }
     }
 
@@ -150,7 +202,6 @@ impl Stream {
 mod tests {
     use super::*;
     use crate::batches::batches_in;
-    use crate::pool::Settled;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -159,13 +210,38 @@ mod tests {
         let (fast, slow) = (Slot(0), Slot(1));
         let mut stream = Stream::new(40, 10, 5..9);
         assert_eq!(stream.available(), 80);
-        let held = stream.lease(slow, 1, &[]);
+        let held = stream.lease(slow, 10, &[]);
         assert_eq!(held, [EpochLease { epoch: 5, spans: vec![Span::new(0, 10)] }]);
-        let epochs: Vec<u64> = stream.lease(fast, 99, &[]).iter().map(|lease| lease.epoch).collect();
+        let epochs: Vec<u64> = stream.lease(fast, 990, &[]).iter().map(|lease| lease.epoch).collect();
         assert_eq!((epochs, stream.available()), (vec![5, 6], 0), "epoch 7 stays closed while 5 is out");
         stream.release(fast);
         stream.release(slow);
         assert_eq!((stream.close(), stream.available()), (None, 80));
+    }
+
+    #[test]
+    fn one_by_one_no_epoch_is_opened_before_the_one_before_is_closed() {
+        let slot = Slot(0);
+        let mut stream = Stream::new(40, 10, 0..2).one_by_one();
+        assert_eq!((stream.available(), stream.lease(slot, 99, &[]).len()), (40, 1));
+        assert_eq!((stream.available(), stream.outstanding()), (0, 40));
+        let pool = stream.pool(0).expect("it is open");
+        pool.trained(slot, &[Span::new(0, 40)]).expect("it was leased");
+        pool.enter_round(slot, 1);
+        pool.settle(1, slot, Settled::Commit);
+        assert_eq!((stream.close(), stream.available(), stream.is_done()), (Some(0), 40, false));
+    }
+
+    #[test]
+    fn what_is_under_suspicion_is_leased_alone_though_the_next_epoch_has_samples() {
+        let slot = Slot(0);
+        let mut stream = Stream::new(40, 10, 0..2);
+        for _ in 0..2 {
+            stream.lease(slot, 40, &[]);
+            stream.release_poisoned(slot);
+        }
+        let lease = stream.lease(slot, 40, &[]);
+        assert_eq!(lease, [EpochLease { epoch: 0, spans: vec![Span::new(0, 20)] }]);
     }
 
     proptest! {
@@ -184,7 +260,8 @@ mod tests {
             let finish = (0..).map(|i| (i % 4, 7, 0));
             for (round, (slot, batches, dies)) in (1u64..).zip(ops.into_iter().chain(finish)) {
                 let slot = Slot(slot);
-                let leases = stream.lease(slot, batches, &[(Slot(0), 2.0), (Slot(1), 1.0)]);
+                let samples = batches * u64::from(batch_size);
+                let leases = stream.lease(slot, samples, &[(Slot(0), 2.0), (Slot(1), 1.0)]);
                 let taken: u64 = leases.iter()
                     .map(|lease| batches_in(lease.spans.iter().map(Span::len).sum(), batch_size)).sum();
                 prop_assert!(taken <= batches);

@@ -65,6 +65,7 @@ fn messages(criterion: &mut Criterion) {
         budget: None,
         global_step: 70_000,
         quota_sum: 96,
+        overlap: None,
     });
     let bytes = encode(&window).unwrap_or_default();
     criterion.bench_function("encode a window", |bencher| bencher.iter(|| encode(black_box(&window))));

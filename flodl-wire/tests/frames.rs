@@ -12,7 +12,7 @@ use flodl_wire::limits::{CHUNK_MAX, CONTROL_MAX, FRAME_HEADER, FRAME_TAG, POOLED
 use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::data::Chunk;
 use flodl_wire::message::{Control, Data, HostReport, Report};
-use flodl_wire::{Hello, Incarnation, Range, Rank, Round, SessionId, WindowId};
+use flodl_wire::{Epoch, Hello, Incarnation, Range, Rank, Round, SessionId, WindowId};
 
 /// The two sides of one direction: up (from the dialling side) or down.
 fn direction(hello: Hello, up: bool) -> (Sealer, Opener) {
@@ -290,7 +290,10 @@ fn messages_that_contradict_themselves_are_refused_by_both_sides() {
     }
     let tensors = vec![common::samples::tensors()[0].clone(); 1025];
     let reports = [
-        (Report::SnapshotReady { round, steps: 1, ranges: vec![backwards] }, Flaw::Range { start: 9, end: 3 }),
+        (
+            Report::SnapshotReady { round, steps: 1, ranges: vec![backwards], epoch: Epoch(0) },
+            Flaw::Range { start: 9, end: 3 },
+        ),
         (
             Report::Manifest { part: 0, parts: 1, tensors },
             Flaw::TooMany { what: "a manifest part", len: 1025, max: 1024 },
@@ -321,7 +324,7 @@ fn a_message_too_long_for_a_frame_says_so_where_it_is_made() {
 #[test]
 fn the_longest_list_of_small_numbers_that_fits_is_taken() {
     let ranges = vec![Range { start: 1, end: 2 }; CONTROL_MAX / 2 - 8];
-    let message = Report::SnapshotReady { round: Round(1), steps: 1, ranges };
+    let message = Report::SnapshotReady { round: Round(1), steps: 1, ranges, epoch: Epoch(0) };
     let bytes = encode(&message).unwrap();
     assert!(bytes.len() > CONTROL_MAX - 32);
     assert_eq!(decode::<Report>(&bytes), Ok(message));

@@ -36,6 +36,7 @@ fn plan() -> impl Strategy<Value = Control> {
                 budget: budget.map(|(seconds, nanos)| Duration::new(seconds, nanos)),
                 global_step,
                 quota_sum,
+                overlap: None,
             })
         },
     )

@@ -8,6 +8,8 @@ use flodl_wire::message::report::Evaluation;
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Evaluating {
     pub(crate) schedule: u64,
+    /// The consensus is in the replica's place meanwhile.
+    pub(crate) aside: bool,
     next: u64,
     loss_sum: f64,
     /// `None` once a batch had no such figure.
@@ -16,8 +18,8 @@ pub(crate) struct Evaluating {
 }
 
 impl Evaluating {
-    pub(crate) fn begin(schedule: u64) -> Evaluating {
-        Evaluating { schedule, next: 0, loss_sum: 0.0, correct: Some(0), samples: 0 }
+    pub(crate) fn begin(schedule: u64, aside: bool) -> Evaluating {
+        Evaluating { schedule, aside, next: 0, loss_sum: 0.0, correct: Some(0), samples: 0 }
     }
 
     /// Evaluates the next batch; gives what was found after the last one.

@@ -18,11 +18,6 @@ pub(crate) fn ranges(spans: &[Span]) -> Vec<Range> {
     spans.iter().copied().map(range).collect()
 }
 
-/// [`span`] of each.
-pub(crate) fn spans(ranges: &[Range]) -> Vec<Span> {
-    ranges.iter().copied().map(span).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,7 +25,7 @@ mod tests {
     #[test]
     fn there_and_back() {
         let list = [Range { start: 3, end: 9 }, Range { start: 0, end: 0 }];
-        assert_eq!(ranges(&spans(&list)), list);
+        assert_eq!(list.map(|one| range(span(one))), list);
         assert!(span(Range { start: 9, end: 3 }).is_empty());
     }
 }

@@ -47,6 +47,8 @@ pub mod trainee;
 #[cfg(feature = "shell")]
 pub mod trainer;
 #[cfg(feature = "cpu")]
+mod user_code;
+#[cfg(feature = "cpu")]
 pub mod worker;
 
 pub use flodl_wire::message::join::{Dtype, Reduction, ScalarSpec, Section, TensorSpec};

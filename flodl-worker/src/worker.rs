@@ -5,12 +5,13 @@
 
 use crate::dataset::Dataset;
 use crate::evaluating::Evaluating;
-use crate::reduce::{CpuReduce, ManifestError, ReduceError};
+use crate::reduce::{CpuReduce, ManifestError};
 use crate::session::{
-    BatchOrder, Contribution, End, Failure, Found, Identity, Input, Lost, Output, ResultWhole, Session, SnapshotTaken,
-    Trained, Violation, WarmUp,
+    Application, BatchOrder, Contribution, End, Failure, Found, Identity, Input, Lost, Output, ResultWhole, Session,
+    SnapshotTaken, Trained, Violation, WarmUp,
 };
 use crate::trainee::{Asks, Fault, LrPosition, StepContext, Trainee};
+use crate::user_code::{answer, fault, learning_rate, user};
 use core::time::Duration;
 use flodl_elche::Permutation;
 use flodl_wire::limits::{SCALAR_NAME, SCALARS};
@@ -19,7 +20,6 @@ use flodl_wire::message::record::EpochMetrics;
 use flodl_wire::message::report::{Intent, WindowReport};
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::{Incarnation, Rank, Round, Time, Version};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use thiserror::Error;
 
 /// A dataset of whatever kind, as long as it makes the trainee's batches.
@@ -347,14 +347,19 @@ impl<'a, T: Trainee> Worker<'a, T> {
             Output::Train(order) => self.train(&order, clock).map(Input::Trained),
             Output::Snapshot { round } => return self.open_round(round, clock),
             Output::Contribute { round, base, what } => return self.contribute(round, base, what, clock),
-            Output::Apply { reset_optimizer, .. } => {
-                self.apply(reset_optimizer).map(|digest| Input::Applied { digest })
+            Output::Apply { how, reset_optimizer, .. } => {
+                self.apply(how, reset_optimizer).map(|digest| Input::Applied { digest })
             }
-            Output::Evaluate { schedule } => {
-                self.evaluating = Some(Evaluating::begin(schedule));
-                return Turn::Worked;
+            Output::Evaluate { schedule, aside } => match if aside { self.set_aside() } else { Ok(()) } {
+                Ok(()) => {
+                    self.evaluating = Some(Evaluating::begin(schedule, aside));
+                    return Turn::Worked;
+                }
+                Err(failure) => Err(failure),
+            },
+            Output::Save { schedule, version, aside } => {
+                self.save(version, aside).map(|outcome| Input::Saved { schedule, outcome })
             }
-            Output::Save { schedule, version } => self.save(version).map(|outcome| Input::Saved { schedule, outcome }),
             Output::EpochDone(metrics) => return self.told(|hear| hear.on_epoch.as_mut().map(|f| f(&metrics)), clock),
             Output::Evaluation(found) => return self.told(|hear| hear.on_eval.as_mut().map(|f| f(&found)), clock),
             Output::Digest => self.digest().map(|digest| Input::Digested { digest }),
@@ -460,17 +465,31 @@ impl<'a, T: Trainee> Worker<'a, T> {
         Ok(SnapshotTaken { round, finite, took: clock.now().since(started) })
     }
 
-    fn apply(&mut self, reset_optimizer: bool) -> Result<u64, Failure> {
+    fn apply(&mut self, how: Application, reset_optimizer: bool) -> Result<Option<u64>, Failure> {
         let (reduce, trainee) = (&mut self.reduce, &mut self.job.trainee);
         if reset_optimizer {
             user("resetting the optimizer", || trainee.reset_optimizer())?;
         }
-        user("writing the model's tensors", || reduce.apply(trainee).map_err(fault))
+        user("writing the model's tensors", || match how {
+            Application::InPlace => reduce.apply(trainee).map(Some).map_err(fault),
+            Application::OnTop => reduce.apply_on_top(trainee, 1.0).map(|()| None).map_err(fault),
+        })
     }
 
     fn digest(&mut self) -> Result<u64, Failure> {
         let (reduce, trainee) = (&mut self.reduce, &self.job.trainee);
         user("reading the model's tensors", || reduce.replica_digest(trainee).map_err(fault))
+    }
+
+    /// The consensus takes the replica's place, and back.
+    fn set_aside(&mut self) -> Result<(), Failure> {
+        let (reduce, trainee) = (&mut self.reduce, &mut self.job.trainee);
+        user("setting the replica aside", || reduce.set_aside(trainee).map_err(fault))
+    }
+
+    fn put_back(&mut self) -> Result<(), Failure> {
+        let (reduce, trainee) = (&mut self.reduce, &mut self.job.trainee);
+        user("putting the replica back", || reduce.put_back(trainee).map_err(fault))
     }
 
     /// Evaluates one batch more, so that a heartbeat can tell of it and no message waits for all of them.
@@ -485,12 +504,14 @@ impl<'a, T: Trainee> Worker<'a, T> {
         });
         self.evaluated += 1;
         clock.batch_evaluated();
-        let schedule = evaluating.schedule;
-        let input = match looked {
-            Ok(Ok(None)) => {
-                self.evaluating = Some(evaluating);
-                return;
-            }
+        let (schedule, aside) = (evaluating.schedule, evaluating.aside);
+        if matches!(looked, Ok(Ok(None))) {
+            self.evaluating = Some(evaluating);
+            return;
+        }
+        let back = if aside { self.put_back() } else { Ok(()) };
+        let input = match back.and(looked) {
+            Ok(Ok(None)) => return,
             Ok(Ok(Some(evaluation))) => Input::Evaluated { schedule, outcome: Ok(evaluation) },
             Ok(Err(error)) => Input::Evaluated { schedule, outcome: Err(error) },
             Err(failure) => Input::Failed(failure),
@@ -498,9 +519,18 @@ impl<'a, T: Trainee> Worker<'a, T> {
         self.session.handle(input, clock.now());
     }
 
-    fn save(&mut self, version: Version) -> Result<Result<(), String>, Failure> {
+    fn save(&mut self, version: Version, aside: bool) -> Result<Result<(), String>, Failure> {
+        if aside {
+            self.set_aside()?;
+        }
         let Job { trainee, callbacks, .. } = &mut self.job;
-        answer("saving a checkpoint", || callbacks.on_checkpoint.as_mut().map_or(Ok(()), |save| save(trainee, version)))
+        let saved = answer("saving a checkpoint", || {
+            callbacks.on_checkpoint.as_mut().map_or(Ok(()), |save| save(trainee, version))
+        });
+        if aside {
+            self.put_back()?;
+        }
+        saved
     }
 
     /// Lets the program hear something.
@@ -527,74 +557,5 @@ fn declared<T: Trainee>(trainee: &T) -> Result<Vec<ScalarSpec>, JobError> {
     match names().enumerate().find(|&scalar| wrong(scalar)) {
         Some((_, name)) => Err(JobError::Scalar { name: name.clone(), most: SCALARS, longest: SCALAR_NAME }),
         None => Ok(scalars),
-    }
-}
-
-/// Runs the user's code where its error is an answer; only a panic ends the rank.
-fn answer<R>(during: &'static str, code: impl FnOnce() -> Result<R, Fault>) -> Result<Result<R, String>, Failure> {
-    match user(during, code) {
-        Ok(done) => Ok(Ok(done)),
-        Err(Failure::User { error, .. }) => Ok(Err(error)),
-        Err(failure) => Err(failure),
-    }
-}
-
-/// Runs the user's code: an error and a panic become a [`Failure`].
-fn user<R>(during: &'static str, code: impl FnOnce() -> Result<R, Fault>) -> Result<R, Failure> {
-    match catch_unwind(AssertUnwindSafe(code)) {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(Failure::User { during, error: error.to_string() }),
-        Err(payload) => Err(Failure::Panicked { message: panic_message(&*payload) }),
-    }
-}
-
-/// What a panic said.
-pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied().map(str::to_owned);
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
-}
-
-fn fault(error: ReduceError) -> Fault {
-    match error {
-        ReduceError::Model(fault) => fault,
-        mismatch => mismatch.into(),
-    }
-}
-
-fn learning_rate(lr: f64, at: LrPosition) -> Result<f64, Fault> {
-    if lr.is_finite() && lr >= 0.0 {
-        Ok(lr)
-    } else {
-        Err(format!("gave {lr} at batch {} of {}: it must be finite and not negative", at.batch, at.total).into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn learning_rates_must_be_numbers_to_step_by() {
-        let at = LrPosition { batch: 3, total: 9 };
-        assert_eq!(learning_rate(0.0, at).unwrap(), 0.0);
-        for lr in [f64::NAN, f64::INFINITY, -0.1] {
-            let error = learning_rate(lr, at).unwrap_err().to_string();
-            assert_eq!(error, format!("gave {lr} at batch 3 of 9: it must be finite and not negative"));
-        }
-    }
-
-    #[test]
-    fn panics_are_quoted() {
-        let quoted = |code: fn()| {
-            user("a test", || -> Result<(), Fault> {
-                code();
-                Ok(())
-            })
-        };
-        let panicked = |message: &str| Err(Failure::Panicked { message: message.to_owned() });
-        assert_eq!(quoted(|| panic!("plain")), panicked("plain"));
-        assert_eq!(quoted(|| panic!("number {}", 7)), panicked("number 7"));
-        assert_eq!(quoted(|| std::panic::panic_any(7)), panicked("without a message"));
-        assert_eq!(quoted(|| ()), Ok(()));
     }
 }

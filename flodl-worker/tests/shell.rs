@@ -250,6 +250,7 @@ impl Relay {
             budget: None,
             global_step: 0,
             quota_sum: 4,
+            overlap: None,
         }))
         .await;
     }

@@ -12,7 +12,7 @@ use flodl_wire::message::control::WindowPlan;
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
 use flodl_wire::message::report::{Folded, FoldedPart, Received, SyncAck, SyncOutcome, WindowReport};
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Range, Rank, Round, RunId, SessionId, Time, Version};
+use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, Round, RunId, SessionId, Time, Version};
 
 const RANKS_A_HOST: u32 = 8;
 const LIFE: Incarnation = Incarnation(1);
@@ -100,8 +100,9 @@ impl Cluster {
             let round = Round(cluster.round);
             for rank in (0..cluster.ranks).map(Rank) {
                 let ranges = used(rank).expect("a window");
+                let epoch = plans[rank.0 as usize].as_ref().map_or(Epoch(0), |plan| plan.epoch);
                 let steps = flodl_wire::id::samples(&ranges).div_ceil(BATCH);
-                cluster.say(rank, Report::SnapshotReady { round, steps, ranges });
+                cluster.say(rank, Report::SnapshotReady { round, steps, ranges, epoch });
             }
         });
         let acks = self.measured(Cluster::end_round);
@@ -155,7 +156,7 @@ impl Cluster {
     /// Round 0, in which nobody has trained.
     fn average(&mut self) {
         let round = Round(self.round);
-        self.all_say(|_| Report::SnapshotReady { round, steps: 0, ranges: Vec::new() });
+        self.all_say(|_| Report::SnapshotReady { round, steps: 0, ranges: Vec::new(), epoch: Epoch(0) });
         self.end_round();
     }
 

@@ -4,20 +4,31 @@ use super::fabric::Fabric;
 use super::violation::Rule;
 use crate::shell::limits::PARTING;
 use crate::{Input, Output};
+use flodl_elche::Mode;
 use flodl_wire::message::Control;
-use flodl_wire::message::control::{Next, WindowPlan};
+use flodl_wire::message::control::{RoundOutcome, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind, Reason, Role};
 use flodl_wire::message::report::{RankState, Received, WindowReport};
 use flodl_wire::message::{HostReport, Report};
-use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, SessionId, Time, WindowId};
+use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, SessionId, Time, Version, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who holds a position of the open window.
+/// A position: its epoch, and where it is in that.
+type At = (u64, u64);
+
+/// Who holds a position. One that nobody holds is in no list.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Hold {
-    Free,
     Leased(Rank),
     Trained(Rank),
+}
+
+impl Hold {
+    fn rank(self) -> Rank {
+        match self {
+            Hold::Leased(rank) | Hold::Trained(rank) => rank,
+        }
+    }
 }
 
 /// What was seen of the coordinator.
@@ -28,17 +39,29 @@ pub(crate) struct Auditor {
     /// The newest life of each rank that the coordinator gave out.
     newest: BTreeMap<Rank, Incarnation>,
     window: Option<WindowId>,
-    holds: Vec<Hold>,
-    /// What each rank was given of it.
-    leases: BTreeMap<Rank, Vec<Range>>,
-    quarantined: u64,
+    /// Where each window's positions count from.
+    bases: BTreeMap<WindowId, Epoch>,
+    holds: BTreeMap<At, Hold>,
+    /// What each rank was given for the window that it is in, and where windows overlap for the next one.
+    leases: BTreeMap<Rank, [Vec<At>; 2]>,
+    quarantined: BTreeMap<Epoch, u64>,
     /// The open round's roster and the root's digest of its result.
     pub(crate) roster: Vec<(SessionId, Rank, Incarnation)>,
     pub(crate) digest: Option<u64>,
+    /// Ranks that have its result, and those that gave something to it.
+    answered: BTreeSet<Rank>,
+    gave: BTreeSet<Rank>,
+    /// Those whose snapshot was not told of yet, with the size of the lease of the window that ends with it.
+    unheard: BTreeMap<Rank, u64>,
+    /// Who is in the open round, and was not let go since it began.
+    in_round: BTreeSet<Rank>,
+    /// The newest window that each rank was given, the one that it is in or was last, and the newest that it said is over.
+    given: BTreeMap<Rank, WindowId>,
+    begun: BTreeMap<Rank, WindowId>,
+    over: BTreeMap<Rank, WindowId>,
     losses: u32,
     /// Lives that have said where they stand since the controller died last.
     back: BTreeSet<(Rank, Incarnation)>,
-    finals: u32,
     detached: Detached,
     pub(crate) attendance: Attendance,
 }
@@ -97,9 +120,7 @@ impl Auditor {
             Input::Folded(folded) => self.digest = Some(folded.digest),
             Input::FromRank { session, rank, incarnation, report } => {
                 self.talks(fab, *session, (*rank, *incarnation));
-                if let Report::WindowReport(report) = report {
-                    self.reported(fab, (*rank, *incarnation), report);
-                }
+                self.said(fab, (*rank, *incarnation), report);
             }
             Input::FromHost { session, report: HostReport::RankState(state) } => self.restated(fab, *session, state),
             Input::HostConnected { session, host, .. } => {
@@ -122,19 +143,29 @@ impl Auditor {
         }
     }
 
-    /// The ranks of a broken link come out of the open round.
-    fn cut(&self, fab: &mut Fabric, session: SessionId) {
-        for (&rank, _) in self.detached.sessions.iter().filter(|&(_, &of)| of == session) {
-            self.out_of_round(fab, rank);
+    /// The ranks of a broken link come out of the open round. Where windows overlap they have nothing any more then.
+    fn cut(&mut self, fab: &mut Fabric, session: SessionId) {
+        let of = |(_, at): &(&Rank, &SessionId)| **at == session;
+        let ranks: Vec<Rank> = self.detached.sessions.iter().filter(of).map(|(rank, _)| *rank).collect();
+        for rank in ranks {
+            if self.out_of_round(fab, rank) && Auditor::overlaps(fab) {
+                self.release(rank);
+            }
         }
     }
 
-    /// What it was leased and has not reported on goes back unheard.
-    fn out_of_round(&self, fab: &mut Fabric, rank: Rank) {
-        if let Some(&incarnation) = self.newest.get(&rank) {
-            let unheard = self.holds.iter().filter(|hold| **hold == Hold::Leased(rank)).count();
-            fab.ledger.out_of_round((rank, incarnation), unheard as u64);
+    /// What it was leased and has not told of goes back unheard. Whether it was in an open round.
+    fn out_of_round(&mut self, fab: &mut Fabric, rank: Rank) -> bool {
+        let was_in = self.in_round.remove(&rank);
+        if let Some(&incarnation) = self.newest.get(&rank).filter(|_| was_in) {
+            let unheard = if Auditor::overlaps(fab) {
+                self.unheard.get(&rank).copied().unwrap_or(0)
+            } else {
+                self.holds.values().filter(|hold| **hold == Hold::Leased(rank)).count() as u64
+            };
+            fab.ledger.out_of_round((rank, incarnation), unheard);
         }
+        was_in
     }
 
     /// What a rank said around the loss of its link counts as if it had said it now.
@@ -163,23 +194,62 @@ impl Auditor {
         }
     }
 
+    fn overlaps(fab: &Fabric) -> bool {
+        fab.options.work.mode == Mode::CpuAsync
+    }
+
+    fn said(&mut self, fab: &Fabric, life: (Rank, Incarnation), report: &Report) {
+        match report {
+            Report::WindowReport(report) => self.reported(fab, life, report),
+            Report::SnapshotReady { ranges, epoch, .. } => self.snapshot(fab, life, (*epoch, ranges)),
+            Report::SyncAck(ack) if ack.received().is_some_and(|received| Some(received.digest) == self.digest) => {
+                self.answered.insert(life.0);
+            }
+            _ => {}
+        }
+    }
+
     fn reported(&mut self, fab: &Fabric, life: (Rank, Incarnation), report: &WindowReport) {
-        let rank = life.0;
-        if self.window != Some(report.window) || self.died(life).is_some() {
+        if self.died(life).is_some() {
             return;
         }
-        let epoch = fab.ledger.epoch;
-        for at in positions(&report.used) {
-            if let Some(hold) = self.holds.get_mut(at as usize)
-                && *hold == Hold::Leased(rank)
-                && report.epoch == epoch
-            {
-                *hold = Hold::Trained(rank);
+        self.over.insert(life.0, report.window);
+        // Where windows overlap, the next snapshot says what was trained.
+        if self.window != Some(report.window) || Auditor::overlaps(fab) {
+            return;
+        }
+        let used = fab.ledger.positions(report.epoch, &report.used);
+        self.end_lease(life.0, &used);
+    }
+
+    fn snapshot(&mut self, fab: &Fabric, life: (Rank, Incarnation), (base, ranges): (Epoch, &[Range])) {
+        let rank = life.0;
+        // What it says after its death, or of a round that goes on without it, is not heard.
+        if self.died(life).is_some() || !self.in_round.contains(&rank) {
+            return;
+        }
+        self.unheard.remove(&rank);
+        self.begun.extend(self.given.get(&rank).map(|&window| (rank, window)));
+        if !ranges.is_empty() {
+            self.gave.insert(rank);
+        }
+        if Auditor::overlaps(fab) {
+            let trained = fab.ledger.positions(base, ranges);
+            self.end_lease(rank, &trained);
+        }
+    }
+
+    /// A rank's window is over: this was trained of it, and the rest is free.
+    fn end_lease(&mut self, rank: Rank, trained: &[At]) {
+        for at in trained {
+            if self.holds.get(at) == Some(&Hold::Leased(rank)) {
+                self.holds.insert(*at, Hold::Trained(rank));
             }
         }
-        for at in self.leases.remove(&rank).iter().flat_map(|leases| positions(leases)) {
-            if let Some(hold) = self.holds.get_mut(at as usize).filter(|hold| **hold == Hold::Leased(rank)) {
-                *hold = Hold::Free;
+        let Some([this, next]) = self.leases.get_mut(&rank) else { return };
+        for at in core::mem::replace(this, core::mem::take(next)) {
+            if self.holds.get(&at) == Some(&Hold::Leased(rank)) {
+                self.holds.remove(&at);
             }
         }
     }
@@ -204,15 +274,14 @@ impl Auditor {
 
     fn tells(&mut self, fab: &mut Fabric, rank: Rank, incarnation: Incarnation, control: &Control) {
         let dead = self.died((rank, incarnation)).is_some();
-        let leases = match control {
-            Control::Window(plan) if self.window == Some(plan.window) && self.leases.contains_key(&rank) => {
-                return self.gives_again(fab, rank, &plan.leases);
-            }
+        let (window, leases, begins_later) = match control {
+            Control::Window(plan) if self.knows(rank, plan) => return self.gives_again(fab, rank, plan),
             Control::Window(plan) => {
                 self.open_window(fab, plan);
-                &plan.leases
+                self.given.insert(rank, plan.window);
+                (plan.window, &plan.leases, plan.overlap.is_some_and(|overlap| overlap.begins.is_some()))
             }
-            Control::ExtendPartition { leases, .. } => leases,
+            Control::ExtendPartition { window, leases } => (*window, leases, false),
             Control::Fenced { incarnation: fenced } if !dead && *fenced == incarnation => {
                 return fab.ledger.broken(Rule::Reattach, format!("{rank} ({incarnation}) lives and was fenced"));
             }
@@ -225,24 +294,31 @@ impl Auditor {
         if dead {
             fab.ledger.broken(Rule::DeadPlan, format!("{rank} ({incarnation}) is dead and was given a plan"));
         }
-        self.leases.entry(rank).or_default().extend(leases);
-        for at in positions(leases) {
+        let base = self.bases.get(&window).copied().unwrap_or(Epoch(0));
+        let positions = fab.ledger.positions(base, leases);
+        self.leases.entry(rank).or_default()[usize::from(begins_later)].extend(&positions);
+        if !begins_later {
+            self.begun.insert(rank, window);
+        }
+        if let (Some(lease), false) = (self.unheard.get_mut(&rank), begins_later) {
+            *lease += positions.len() as u64;
+        }
+        for at in positions {
             if fab.ledger.is_committed(at) {
-                fab.ledger.broken(Rule::ExactlyOnce, format!("position {at} is committed and was leased to {rank}"));
+                fab.ledger.broken(Rule::ExactlyOnce, format!("position {at:?} is committed and was leased to {rank}"));
             }
-            let Some(hold) = self.holds.get_mut(at as usize) else { continue };
-            let before = core::mem::replace(hold, Hold::Leased(rank));
-            if let Hold::Leased(other) | Hold::Trained(other) = before {
-                fab.ledger.broken(Rule::Lease, format!("position {at} is {other}'s and was leased to {rank}"));
+            if let Some(other) = self.holds.insert(at, Hold::Leased(rank)).map(Hold::rank) {
+                fab.ledger.broken(Rule::Lease, format!("position {at:?} is {other}'s and was leased to {rank}"));
             }
         }
     }
 
     /// An order that was lost with a link: it may hold nothing but what its rank was given.
-    fn gives_again(&self, fab: &mut Fabric, rank: Rank, leases: &[Range]) {
-        let other = positions(leases).find(|&at| self.holds.get(at as usize) != Some(&Hold::Leased(rank)));
+    fn gives_again(&self, fab: &mut Fabric, rank: Rank, plan: &WindowPlan) {
+        let positions = fab.ledger.positions(plan.epoch, &plan.leases);
+        let other = positions.into_iter().find(|at| self.holds.get(at) != Some(&Hold::Leased(rank)));
         if let Some(at) = other {
-            fab.ledger.broken(Rule::Reattach, format!("position {at} was given to {rank} again and is not its"));
+            fab.ledger.broken(Rule::Reattach, format!("position {at:?} was given to {rank} again and is not its"));
         }
     }
 
@@ -275,24 +351,38 @@ impl Auditor {
             fab.ledger.broken(Rule::Growth, format!("{} was opened after {:?}", plan.window, self.window));
         }
         self.window = Some(plan.window);
-        if plan.epoch != fab.ledger.epoch {
-            self.epoch_is_over(fab);
-            fab.ledger.next_epoch(plan.epoch);
+        self.bases.insert(plan.window, plan.epoch);
+        if !Auditor::overlaps(fab) {
+            self.leases.clear();
+            self.holds.clear();
         }
-        self.leases.clear();
-        self.holds.clear();
-        self.holds.resize(fab.options.work.samples as usize, Hold::Free);
     }
 
-    fn epoch_is_over(&mut self, fab: &mut Fabric) {
-        let (missing, epoch) = (fab.ledger.missing(), fab.ledger.epoch);
+    fn epoch_is_over(&mut self, fab: &mut Fabric, epoch: Epoch) {
+        let (missing, aside) = (fab.ledger.missing(epoch), self.quarantined.remove(&epoch).unwrap_or(0));
         // Another controller may give those another try whose setting aside was not written down.
-        let forgotten = fab.ledger.resumed && missing < self.quarantined;
-        if missing != self.quarantined && !forgotten {
-            let what = format!("{epoch} was left with {missing} samples missing and {} set aside", self.quarantined);
+        let forgotten = fab.ledger.resumed && missing < aside;
+        if missing != aside && !forgotten {
+            let what = format!("{epoch} was left with {missing} samples missing and {aside} set aside");
             fab.ledger.broken(Rule::ExactlyOnce, what);
         }
-        self.quarantined = 0;
+        fab.ledger.close(epoch);
+    }
+
+    /// A round is over: what was trained for it is committed or has gone back, and who does not hold what it came to has
+    /// nothing any more.
+    fn round_done(&mut self, outcome: RoundOutcome) {
+        self.holds.retain(|_, hold| matches!(hold, Hold::Leased(_)));
+        let lost: Vec<Rank> = match outcome {
+            RoundOutcome::Committed { .. } => {
+                let ranks = self.roster.iter().map(|(_, rank, _)| *rank);
+                ranks.filter(|rank| !self.answered.contains(rank)).collect()
+            }
+            RoundOutcome::Nothing | RoundOutcome::Again => self.gave.iter().copied().collect(),
+        };
+        lost.into_iter().for_each(|rank| self.release(rank));
+        self.answered.clear();
+        self.gave.clear();
     }
 
     fn broadcast(&mut self, fab: &mut Fabric, control: &Control) {
@@ -305,15 +395,17 @@ impl Auditor {
                     }
                 }
                 self.roster = roster.iter().map(|entry| (entry.session, entry.rank, entry.incarnation)).collect();
-                let early =
-                    roster.iter().map(|entry| entry.rank).filter(|rank| self.leases.contains_key(rank)).collect();
+                self.in_round = roster.iter().map(|entry| entry.rank).collect();
+                let lease = |rank| self.leases.get(&rank).map_or(0, |[this, _]| this.len() as u64);
+                self.unheard = self.in_round.iter().map(|&rank| (rank, lease(rank))).collect();
+                let early = self.in_round.iter().copied().filter(|rank| self.is_in_window(*rank)).collect();
                 fab.ledger.opened(*round, roster, early);
             }
-            Control::RoundDone { round, outcome, next } => {
+            Control::RoundDone { round, outcome, .. } => {
                 fab.ledger.closed(*round, *outcome);
-                self.finals += u32::from(*next == Next::Final);
-                // Everything trained for it is committed or has gone back.
-                self.holds.iter_mut().for_each(|hold| *hold = Hold::Free);
+                self.unheard.clear();
+                self.in_round.clear();
+                self.round_done(*outcome);
             }
             Control::DeclareDead { rank, incarnation, .. } => {
                 self.dead.entry(*rank).or_insert((*incarnation, fab.now)).0 = *incarnation;
@@ -342,24 +434,14 @@ impl Auditor {
                     fab.ledger.broken(Rule::Innocence, format!("{rank} is lost and nothing was done to it: {why}"));
                 }
             }
+            EventKind::EpochDone { epoch } => self.epoch_is_over(fab, *epoch),
             EventKind::RoleDone { role: Role::Evaluation, schedule, rank, done: true, .. }
                 if fab.ledger.on_duty.values().any(|open| open == schedule) =>
             {
                 fab.ledger.broken(Rule::Duty, format!("the evaluation of {rank} is over before its answer"));
             }
-            EventKind::Resumed { version, .. } => {
-                let back = core::mem::take(&mut self.back);
-                fab.ledger.resumes(*version, &back);
-                // It waits for nobody that only the controller before it had told to evaluate.
-                fab.ledger.on_duty.clear();
-                self.newest.extend(back);
-                // What only the controller before it knew is forgotten: nobody has heard of it.
-                self.dead.clear();
-                (self.window, self.losses) = (None, 0);
-                self.leases.clear();
-                self.holds.iter_mut().for_each(|hold| *hold = Hold::Free);
-            }
-            EventKind::Quarantined { samples, .. } => self.quarantined += samples,
+            EventKind::Resumed { version, .. } => self.resumes(fab, *version),
+            EventKind::Quarantined { epoch, samples } => *self.quarantined.entry(*epoch).or_default() += samples,
             EventKind::RankLeft { rank } => {
                 fab.ledger.let_go.insert(*rank);
             }
@@ -367,6 +449,25 @@ impl Auditor {
             EventKind::ReplicaDigest { rank, equal: false, .. } => self.release(*rank),
             _ => {}
         }
+    }
+
+    /// Another controller goes on.
+    fn resumes(&mut self, fab: &mut Fabric, version: Option<Version>) {
+        let back = core::mem::take(&mut self.back);
+        fab.ledger.resumes(version, &back);
+        // It waits for nobody that only the controller before it had told to evaluate.
+        fab.ledger.on_duty.clear();
+        self.newest.extend(back);
+        // What only the controller before it knew is forgotten: nobody has heard of it.
+        self.dead.clear();
+        (self.window, self.losses) = (None, 0);
+        self.leases.clear();
+        self.holds.clear();
+        self.unheard.clear();
+        self.in_round.clear();
+        // Numbers of windows that nobody has heard of are given again.
+        self.given.clear();
+        self.begun.clear();
     }
 
     fn committed(&mut self, fab: &mut Fabric, committed: &[(Rank, u64)], repeats: u64) {
@@ -388,19 +489,23 @@ impl Auditor {
     }
 
     fn release(&mut self, rank: Rank) {
-        let its = |hold: &&mut Hold| matches!(**hold, Hold::Leased(of) | Hold::Trained(of) if of == rank);
-        self.holds.iter_mut().filter(its).for_each(|hold| *hold = Hold::Free);
+        self.holds.retain(|_, hold| hold.rank() != rank);
+        self.leases.remove(&rank);
     }
 
-    /// Positions that a rank holds of the open window.
+    /// Whether a rank is in a window that it has not said to be over.
+    fn is_in_window(&self, rank: Rank) -> bool {
+        self.begun.get(&rank) > self.over.get(&rank)
+    }
+
+    /// Positions that a rank holds.
     pub(crate) fn held_by(&self, rank: Rank) -> u64 {
-        let its = |hold: &&Hold| matches!(**hold, Hold::Leased(of) | Hold::Trained(of) if of == rank);
-        self.holds.iter().filter(its).count() as u64
+        self.holds.values().filter(|hold| hold.rank() == rank).count() as u64
     }
 
     /// Whether that order was given to its rank before.
     pub(crate) fn knows(&self, rank: Rank, plan: &WindowPlan) -> bool {
-        self.window == Some(plan.window) && self.leases.contains_key(&rank)
+        self.given.get(&rank) == Some(&plan.window)
     }
 
     /// The newest life of a rank and the session that it is reached through.
@@ -409,19 +514,13 @@ impl Auditor {
     }
 
     fn end(&mut self, fab: &mut Fabric, exit: i32) {
-        if self.finals > 0 && exit == 0 {
-            self.epoch_is_over(fab);
-        }
-        let last = Epoch(fab.options.work.epochs.saturating_sub(1));
-        if (exit == 0 || exit == 3) && fab.ledger.epoch != last {
-            fab.ledger.broken(Rule::Exit, format!("exit status {exit} in {}, the last is {last}", fab.ledger.epoch));
+        let epochs = fab.options.work.epochs;
+        if (exit == 0 || exit == 3) && fab.ledger.closed != epochs {
+            let closed = fab.ledger.closed;
+            fab.ledger.broken(Rule::Exit, format!("exit status {exit} with {closed} of {epochs} epochs closed"));
         }
         if exit == 0 && self.losses > 0 {
             fab.ledger.broken(Rule::Exit, format!("exit status 0 with {} ranks lost", self.losses));
         }
     }
-}
-
-fn positions(ranges: &[Range]) -> impl Iterator<Item = u64> + '_ {
-    ranges.iter().flat_map(|range| range.start..range.end)
 }

@@ -8,6 +8,7 @@ use super::succession::Paper;
 use super::violation::Rule;
 use crate::coordinator::Phase;
 use crate::journal::{Entry, Image, Journal, Restored, Start};
+use crate::ledger::For;
 use crate::shell::edge;
 use crate::shell::limits::{CONTROL_QUEUE, PARTING};
 use crate::{Config, Coordinator, Input, Membership, Output, SaveRequest, Slowing};
@@ -571,7 +572,8 @@ impl Controller {
             && let EventKind::Death { rank, .. } = event.kind
             && let Phase::Running(running) = &mut self.core.phase
         {
-            running.ledger.lease(rank, self.auditor.held_by(rank));
+            let lease = (For::This(running.ledger.epoch), &[][..]);
+            running.ledger.lease(rank, self.auditor.held_by(rank), lease);
         }
     }
 

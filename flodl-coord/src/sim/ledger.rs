@@ -18,12 +18,15 @@ pub(crate) type Life = (Rank, Incarnation);
 /// A replica as it was when its rank took the snapshot of a round.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
-    pub(crate) steps: u64,
+    /// As its rank says, and as they were taken.
+    pub(crate) steps: (u64, u64),
+    /// The epoch that the ranges count from.
+    pub(crate) epoch: Epoch,
     pub(crate) ranges: Vec<Range>,
     pub(crate) model: Vectors,
     /// The consensus that it comes from.
     pub(crate) base: Option<Version>,
-    /// What its dataset was read for since it took that.
+    /// What its dataset was read for since the snapshot before, or since a consensus took the replica's place.
     pub(crate) trained: Trained,
     /// The replica is not what its rank believes (its memory was changed).
     pub(crate) corrupt: bool,
@@ -57,8 +60,8 @@ struct Accounts {
     version: Option<Version>,
     consensus: Vec<u8>,
     past: usize,
-    epoch: Epoch,
-    committed: Vec<bool>,
+    closed: u64,
+    committed: BTreeMap<u64, Vec<bool>>,
     repeats: u64,
 }
 
@@ -76,11 +79,10 @@ pub(crate) struct Ledger {
     pub(crate) let_go: BTreeSet<Rank>,
     book: Option<Book>,
     newest_round: Option<Round>,
-    /// The epoch of the newest window.
-    pub(crate) epoch: Epoch,
-    /// How often each position of the open epoch is in a consensus, and with how much of a contribution it was counted as a
-    /// repeat.
-    committed: Vec<bool>,
+    /// Epochs that were closed, which is done in order.
+    pub(crate) closed: u64,
+    /// Whether each position of each epoch that was begun and not closed is in a consensus.
+    committed: BTreeMap<u64, Vec<bool>>,
     claim: Truth,
     pub(crate) repeats: u64,
     /// Who evaluates, by which order: told to, and has not answered.
@@ -112,8 +114,8 @@ impl Ledger {
             let_go: BTreeSet::new(),
             book: None,
             newest_round: None,
-            epoch: Epoch(0),
-            committed: vec![false; epoch_len as usize],
+            closed: 0,
+            committed: BTreeMap::new(),
             claim: Truth::default(),
             repeats: 0,
             on_duty: BTreeMap::new(),
@@ -138,6 +140,10 @@ impl Ledger {
             self.broken(Rule::Growth, format!("{round} was opened after {:?}", self.newest_round));
         }
         self.newest_round = Some(round);
+        if let Some(book) = &self.book {
+            let what = format!("{round} was opened while {} was open", book.round);
+            self.broken(Rule::Growth, what);
+        }
         let sources = roster.iter().filter(|entry| entry.part == Part::Source).count();
         let wanted = usize::from(self.version.is_none() && !roster.is_empty());
         if sources != wanted {
@@ -171,25 +177,40 @@ impl Ledger {
 
     /// A rank took its snapshot.
     pub(crate) fn snapshot(&mut self, life: Life, round: Round, snapshot: Snapshot) {
-        let told = self.told(&snapshot.ranges);
+        let told = self.told(snapshot.epoch, &snapshot.ranges);
         if let Some(book) = self.book.as_mut().filter(|book| book.round == round) {
             let part = book.roster.get(&life).copied();
             let (read, contributes) = (snapshot.trained, part == Some(Part::Contribute) && snapshot.base.is_some());
+            let (says, took) = snapshot.steps;
             book.snapshots.insert(life, snapshot);
             if contributes && read != told {
                 let what = format!("{} of {} holds the training of {read:?} and speaks for {told:?}", life.0, round);
                 self.broken(Rule::ExactlyOnce, what);
             }
+            if contributes && says != took {
+                let what =
+                    format!("{} of {} took {took} steps since its snapshot before, and says {says}", life.0, round);
+                self.broken(Rule::Mass, what);
+            }
         }
     }
 
-    /// What reading those positions of the open epoch comes to.
-    fn told(&self, ranges: &[Range]) -> Trained {
-        let order = Permutation::new(self.seed, self.epoch.0, self.epoch_len);
+    /// Positions that count from `base` as positions of their epochs: they run on over the end of one.
+    pub(crate) fn positions(&self, base: Epoch, ranges: &[Range]) -> Vec<(u64, u64)> {
+        let positions = ranges.iter().flat_map(|range| range.start..range.end);
+        positions.map(|at| (base.0 + at / self.epoch_len, at % self.epoch_len)).collect()
+    }
+
+    /// What reading those positions comes to.
+    fn told(&self, base: Epoch, ranges: &[Range]) -> Trained {
+        let mut orders = BTreeMap::new();
         let mut told = Trained::default();
-        for sample in ranges.iter().flat_map(|range| range.start..range.end).filter_map(|at| order.get(at)) {
-            told.samples += 1;
-            told.sum = told.sum.wrapping_add(mixed(sample));
+        for (epoch, at) in self.positions(base, ranges) {
+            let order = orders.entry(epoch).or_insert_with(|| Permutation::new(self.seed, epoch, self.epoch_len));
+            if let Some(sample) = order.get(at) {
+                told.samples += 1;
+                told.sum = told.sum.wrapping_add(mixed(sample));
+            }
         }
         told
     }
@@ -237,7 +258,7 @@ impl Ledger {
             if snapshot.corrupt && !book.early.contains(&rank) {
                 return Err((Rule::Equal, format!("{rank} is folded though its replica was not the consensus")));
             }
-            let mass = if source { 1.0 } else { snapshot.steps as f64 };
+            let mass = if source { 1.0 } else { snapshot.steps.0 as f64 };
             parts.push((rank, chunks, mass, &snapshot.model));
         }
         (0..book.result.len().min(CHUNKS)).try_for_each(|at| self.check_chunk(at, &book.result[at], &parts))
@@ -316,7 +337,7 @@ impl Ledger {
             version: self.version,
             consensus: self.consensus.clone(),
             past: self.past.len(),
-            epoch: self.epoch,
+            closed: self.closed,
             committed: self.committed.clone(),
             repeats: self.repeats,
         });
@@ -343,7 +364,7 @@ impl Ledger {
                 // They are trained again, whether or not they are in it.
                 FoldedPart::Whole | FoldedPart::Chunks(_) if unheard > 0 => truth.repeats += unheard,
                 FoldedPart::Whole if samples > 0 => {
-                    self.mark(rank, &snapshot.ranges);
+                    self.mark(rank, &self.positions(snapshot.epoch, &snapshot.ranges));
                     *truth.committed.entry(rank).or_default() += samples;
                 }
                 FoldedPart::Chunks(_) => truth.repeats += samples,
@@ -353,11 +374,13 @@ impl Ledger {
         truth
     }
 
-    fn mark(&mut self, rank: Rank, ranges: &[Range]) {
-        for at in ranges.iter().flat_map(|range| range.start..range.end) {
-            let twice = self.committed.get_mut(at as usize).is_none_or(|done| core::mem::replace(done, true));
-            if twice {
-                self.broken(Rule::ExactlyOnce, format!("position {at} of {} is committed again by {rank}", self.epoch));
+    fn mark(&mut self, rank: Rank, positions: &[(u64, u64)]) {
+        for &(epoch, at) in positions {
+            let (closed, len) = (epoch < self.closed, self.epoch_len as usize);
+            let committed = self.committed.entry(epoch).or_insert_with(|| vec![false; len]);
+            let done = committed.get_mut(at as usize);
+            if closed || done.is_none_or(|done| core::mem::replace(done, true)) {
+                self.broken(Rule::ExactlyOnce, format!("position {at} of epoch {epoch} is committed again by {rank}"));
             }
         }
     }
@@ -391,43 +414,54 @@ impl Ledger {
                 let what = format!("another controller goes on from {version:?}, which was not the newest of late");
                 return self.broken(Rule::Growth, what);
             };
-            let Accounts { version, consensus, past, epoch, committed, repeats } = earlier;
+            let Accounts { version, consensus, past, closed, committed, repeats } = earlier;
             (self.version, self.consensus) = (version, consensus);
             self.past.truncate(past);
-            (self.epoch, self.committed, self.repeats) = (epoch, committed, repeats);
+            (self.closed, self.committed, self.repeats) = (closed, committed, repeats);
         }
     }
 
-    /// Whether that position of the open epoch is committed.
-    pub(crate) fn is_committed(&self, position: u64) -> bool {
-        self.committed.get(position as usize).copied().unwrap_or(false)
+    /// Whether that position of an epoch is committed.
+    pub(crate) fn is_committed(&self, (epoch, at): (u64, u64)) -> bool {
+        let of = |committed: &Vec<bool>| committed.get(at as usize).copied().unwrap_or(false);
+        epoch < self.closed || self.committed.get(&epoch).is_some_and(of)
     }
 
-    /// Positions of the open epoch that are not committed.
-    pub(crate) fn missing(&self) -> u64 {
-        self.committed.iter().filter(|done| !**done).count() as u64
+    /// Positions of an epoch that are not committed.
+    pub(crate) fn missing(&self, epoch: Epoch) -> u64 {
+        let of = |committed: &Vec<bool>| committed.iter().filter(|done| !**done).count() as u64;
+        self.committed.get(&epoch.0).map_or(self.epoch_len, of)
     }
 
-    /// A window of a later epoch opens.
-    pub(crate) fn next_epoch(&mut self, epoch: Epoch) {
-        self.epoch = epoch;
-        self.committed.iter_mut().for_each(|done| *done = false);
+    /// An epoch is closed.
+    pub(crate) fn close(&mut self, epoch: Epoch) {
+        if epoch.0 != self.closed {
+            self.broken(Rule::Growth, format!("{epoch} was closed after {} others", self.closed));
+        }
+        self.closed = epoch.0 + 1;
+        self.committed.remove(&epoch.0);
     }
 
-    /// A rank has taken a version.
+    /// The bytes of a version that a rank may be taking: the newest one or the one before, of one that was let go any.
+    pub(crate) fn bytes_of(&self, rank: Rank, version: Option<Version>) -> Option<&[u8]> {
+        let past = match version {
+            Some(version) if Some(version) == self.version => return Some(&self.consensus),
+            Some(version) if Some(version.next()) == self.version => self.past.last(),
+            Some(version) if Some(version) < self.version && self.let_go.contains(&rank) => {
+                self.past.get(version.0 as usize)
+            }
+            _ => return None,
+        };
+        Some(past.unwrap_or(&self.consensus))
+    }
+
+    /// A rank has taken a version in its replica's place.
     pub(crate) fn applied(&mut self, life: Life, version: Option<Version>, bytes: &[u8]) {
-        let current = self.version;
         self.applied.extend(version.map(|version| (life, version)));
-        let expected = match version {
-            Some(version) if Some(version) == current => &self.consensus,
-            Some(version) if Some(version.next()) == current => self.past.last().unwrap_or(&self.consensus),
-            Some(version) if Some(version) < current && self.let_go.contains(&life.0) => {
-                self.past.get(version.0 as usize).unwrap_or(&self.consensus)
-            }
-            _ => {
-                let what = format!("{} ({}) took {version:?} while {current:?} is the newest", life.0, life.1);
-                return self.broken(Rule::Growth, what);
-            }
+        let Some(expected) = self.bytes_of(life.0, version) else {
+            let current = self.version;
+            let what = format!("{} ({}) took {version:?} while {current:?} is the newest", life.0, life.1);
+            return self.broken(Rule::Growth, what);
         };
         if expected != bytes {
             self.broken(Rule::Equal, format!("{} ({}) took other bytes as {version:?}", life.0, life.1));

@@ -21,8 +21,13 @@ pub(crate) struct Vectors {
 /// What happens to a replica that its rank does not tell, and what is to happen to it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// What was read for training since a consensus was last written into the replica.
+    /// What was read for training since the last snapshot, or since a consensus took the replica's place.
     pub(crate) trained: Trained,
+    /// Steps since then, and ever.
+    pub(crate) steps: u64,
+    pub(crate) steps_ever: u64,
+    /// The replica before the last consensus was written into it.
+    pub(crate) before: Vec<f32>,
     /// How often one was.
     pub(crate) applied: u64,
     /// The next step leaves a value that is no number.
@@ -84,6 +89,10 @@ impl Trainee for Vectors {
             loss_sum += f64::from(error * error);
         }
         self.steps[0] += 1;
+        {
+            let mut log = self.log.borrow_mut();
+            (log.steps, log.steps_ever) = (log.steps + 1, log.steps_ever + 1);
+        }
         if core::mem::take(&mut self.log.borrow_mut().breaks) {
             self.weights[0] = f32::NAN;
         }
@@ -105,12 +114,13 @@ impl Trainee for Vectors {
     }
 
     fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {
+        let before = self.floats().collect();
         writer.write(TensorMut::F32(&mut self.weights));
         writer.write(TensorMut::F32(&mut self.means));
         writer.write(TensorMut::I64(&mut self.steps));
         let mut log = self.log.borrow_mut();
         log.applied += 1;
-        log.trained = Trained::default();
+        log.before = before;
         if core::mem::take(&mut log.corrupts) {
             self.weights[0] += 1.0;
             log.corrupted = true;

@@ -82,11 +82,15 @@ pub enum Mutant {
     LeasesKept,
     /// A relay listens to a controller whose place another one has taken.
     Generation,
+    /// A rank runs ahead of its window as far as its lease goes.
+    LeadLimit,
+    /// A contribution counts the steps of the one before it once more.
+    StepsSinceSnapshot,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 37] = [
+    pub const ALL: [Mutant; 39] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -124,6 +128,8 @@ impl Mutant {
         Mutant::RunAgain,
         Mutant::LeasesKept,
         Mutant::Generation,
+        Mutant::LeadLimit,
+        Mutant::StepsSinceSnapshot,
     ];
 
     /// Its name on the command line and in reports.
@@ -167,6 +173,8 @@ impl Mutant {
             Mutant::RunAgain => "run-again",
             Mutant::LeasesKept => "leases-kept",
             Mutant::Generation => "generation",
+            Mutant::LeadLimit => "lead-limit",
+            Mutant::StepsSinceSnapshot => "steps-since-snapshot",
         }
     }
 
@@ -184,7 +192,7 @@ impl Mutant {
             Mutant::ExactSequence => &[Class::Replay],
             Mutant::FrameSeal => &[Class::Flip],
             Mutant::FiniteTest => &[Class::NonFinite],
-            Mutant::MassDivision => &[],
+            Mutant::MassDivision | Mutant::LeadLimit | Mutant::StepsSinceSnapshot => &[],
             Mutant::DeathNotice => &[Class::RankCrash],
             Mutant::CutOff => &[Class::ControlAlone],
             Mutant::FoldDrop => &[Class::RankCrash],

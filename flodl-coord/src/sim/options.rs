@@ -170,7 +170,11 @@ impl Options {
 
 impl Work {
     fn draw(ranks: u32, rng: &mut Rng) -> Work {
-        let mode = if rng.chance(0.15) { Mode::CpuSync } else { Mode::CpuCadence };
+        let mode = match rng.below(20) {
+            0..=2 => Mode::CpuSync,
+            3..=8 => Mode::CpuAsync,
+            _ => Mode::CpuCadence,
+        };
         let batch_size = rng.within(1, 8) as u32;
         // So many batches a rank, over all epochs; a round a step is dearer to simulate.
         let each = match mode {

@@ -3,21 +3,22 @@
 use super::class::Class;
 use super::fabric::{Event, Fabric};
 use super::ledger::Snapshot;
-use super::model::{Log, Numbers, Vectors};
+use super::model::{Log, Numbers, Trained, Vectors};
 use super::mutant::Mutant;
 use super::net::{ConnId, Lane, Node, Packet};
 use super::options::Speed;
 use super::rng::Rng;
+use super::violation::Rule;
 use bytes::Bytes;
 use flodl_wire::message::control::{Next, RoundOutcome};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{Emulation, TrainerSettings};
 use flodl_wire::message::{Control, Data, Report};
-use flodl_wire::{Frame, Incarnation, Rank, Time, Version};
+use flodl_wire::{Frame, Incarnation, Rank, Round, Time, Version, WindowId};
 use flodl_worker::session::{End, Lost};
 use flodl_worker::worker::{self, Callbacks, Clock, Job, Turn, Worker};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// Batches that a throttled episode lasts on the average.
@@ -93,6 +94,21 @@ pub(crate) struct Armed {
     pub(crate) corrupt_chunk: bool,
 }
 
+/// What a rank that trains on while it averages was allowed, and has done.
+#[derive(Clone, Debug, Default)]
+struct Ahead {
+    /// How far it may run ahead of each window that it was given.
+    leads: BTreeMap<WindowId, u32>,
+    /// The window that it reported last, with its steps then, until its next snapshot.
+    reported: Option<(WindowId, u64)>,
+    /// Its last snapshot.
+    snapshot: Vec<f32>,
+    /// Steps of the contribution before.
+    steps_before: u64,
+    /// What was in the last contribution, until a consensus is applied: a round that is run again gives it back.
+    given: Option<(Round, Trained, u64)>,
+}
+
 /// The process.
 pub(crate) struct Seat {
     me: u32,
@@ -114,6 +130,7 @@ pub(crate) struct Seat {
     introduced: bool,
     applied: u64,
     corrupt: bool,
+    ahead: Ahead,
     /// What it sent first in its last contribution.
     last_sent: Option<Data>,
     /// It evaluates for ever.
@@ -166,6 +183,7 @@ impl Seat {
             introduced: false,
             applied: 0,
             corrupt: false,
+            ahead: Ahead::default(),
             last_sent: None,
             hangs: false,
             late_duty: None,
@@ -188,7 +206,7 @@ impl Seat {
             Packet::Frame(frame) => match fab.control(&frame) {
                 Ok(Control::Heartbeat) => return,
                 Ok(Control::ExecuteEval { schedule }) => return self.told_to_evaluate(fab, schedule),
-                Ok(control) => worker::Event::Control(control),
+                Ok(control) => worker::Event::Control(self.planned(fab, control)),
                 Err(error) => worker::Event::Lost(Lost::Broken { channel: lane, error: error.to_string() }),
             },
             Packet::Data(data) => worker::Event::Data(self.changed(data)),
@@ -198,6 +216,27 @@ impl Seat {
         if self.busy <= fab.now {
             self.run(fab);
         }
+    }
+
+    /// Remembers how far it may run ahead, and what a round that is run again will hold once more.
+    fn planned(&mut self, fab: &Fabric, mut control: Control) -> Control {
+        if let Control::RoundDone { round, outcome: RoundOutcome::Again, .. } = control
+            && let Some((_, trained, steps)) = self.ahead.given.take_if(|(given, ..)| *given == round)
+        {
+            let mut log = self.log.borrow_mut();
+            log.steps += steps;
+            log.trained.samples += trained.samples;
+            log.trained.sum = log.trained.sum.wrapping_add(trained.sum);
+        }
+        if let Control::Window(plan) = &mut control
+            && let Some(overlap) = &mut plan.overlap
+        {
+            self.ahead.leads.insert(plan.window, overlap.lead);
+            if fab.off(Mutant::LeadLimit) {
+                overlap.lead = u32::MAX;
+            }
+        }
+        control
     }
 
     /// Faults that wait for an evaluation strike here.
@@ -276,10 +315,11 @@ impl Seat {
             let turn = self.worker.turn(&mut clock);
             let until = clock.local;
             match turn {
-                Turn::Report(report) => {
+                Turn::Report(mut report) => {
                     if matches!(report, Report::WindowReport(_)) {
                         self.inbox.extend(self.late_duty.take());
                     }
+                    self.miscounted(fab, &mut report);
                     self.account(fab, &report);
                     self.report(fab, &report);
                 }
@@ -315,22 +355,49 @@ impl Seat {
     }
 
     /// Tells the accounts what this rank has really trained for a round.
-    fn account(&self, fab: &mut Fabric, report: &Report) {
+    fn account(&mut self, fab: &mut Fabric, report: &Report) {
         if let Report::EvalResult { schedule, .. } = report {
             // Who was told again after a lost link may have begun its window.
             let excused = self.corrupt || fab.touched.contains(&self.life.0);
             fab.ledger.evaluated(self.life, *schedule, &self.worker.trainee().bytes(), excused);
         }
-        let Report::SnapshotReady { round, steps, ranges } = report else { return };
+        let steps_ever = self.log.borrow().steps_ever;
+        if let Report::WindowReport(report) = report {
+            self.ahead.reported = Some((report.window, steps_ever));
+        }
+        let Report::SnapshotReady { round, steps, ranges, epoch } = report else { return };
+        if let Some((window, at)) = self.ahead.reported.take() {
+            let (lead, ran) = (self.ahead.leads.get(&window).copied().unwrap_or(0), steps_ever - at);
+            if ran > u64::from(lead) {
+                let what = format!("{} ran {ran} batches ahead of {window}, where {lead} were allowed", self.life.0);
+                fab.ledger.broken(Rule::Lead, what);
+            }
+        }
+        let mut log = self.log.borrow_mut();
         let snapshot = Snapshot {
-            steps: *steps,
+            steps: (*steps, core::mem::take(&mut log.steps)),
+            epoch: *epoch,
             ranges: ranges.clone(),
             model: self.worker.trainee().clone(),
             base: self.worker.session().version(),
-            trained: self.log.borrow().trained,
+            trained: core::mem::take(&mut log.trained),
             corrupt: self.corrupt,
         };
+        drop(log);
+        self.ahead.given = Some((*round, snapshot.trained, snapshot.steps.1));
+        self.ahead.snapshot = snapshot.model.floats().collect();
         fab.ledger.snapshot(self.life, *round, snapshot);
+    }
+
+    /// What a rank would say that counts its steps from the snapshot before the last.
+    fn miscounted(&mut self, fab: &Fabric, report: &mut Report) {
+        if let Report::SnapshotReady { steps, .. } = report {
+            let own = *steps;
+            if fab.off(Mutant::StepsSinceSnapshot) {
+                *steps += self.ahead.steps_before;
+            }
+            self.ahead.steps_before = own;
+        }
     }
 
     fn contribute(&mut self, fab: &mut Fabric, data: Data) {
@@ -358,7 +425,7 @@ impl Seat {
     }
 
     /// What a rank would send that does not test its values: large ones in place of those that are no numbers.
-    fn contribute_anyway(&self, fab: &mut Fabric, round: flodl_wire::Round) {
+    fn contribute_anyway(&self, fab: &mut Fabric, round: Round) {
         let model = self.worker.trainee();
         let version = self.worker.session().version().unwrap_or_default();
         let weights: Vec<u8> = model.weights.iter().flat_map(|_| 1e30f32.to_le_bytes()).collect();
@@ -370,20 +437,60 @@ impl Seat {
         }
     }
 
-    /// Where a consensus was written into the replica: is it the one?
+    /// Where a consensus was written into the replica: is it the one, in its place or on top of what was trained since the
+    /// snapshot?
     fn check_applied(&mut self, fab: &mut Fabric) {
         let applied = self.log.borrow().applied;
         if applied == self.applied {
             return;
         }
-        self.applied = applied;
+        (self.applied, self.ahead.given) = (applied, None);
         let (bytes, version) = (self.worker.trainee().bytes(), self.worker.session().version());
-        if core::mem::take(&mut self.log.borrow_mut().corrupted) {
+        let corrupted = core::mem::take(&mut self.log.borrow_mut().corrupted);
+        // The counter of steps tells whether anything was trained since: a consensus has the largest there is.
+        let counter = |bytes: &[u8]| bytes.last_chunk::<8>().copied();
+        let on_top = self.log.borrow().steps > 0
+            && counter(&bytes) != fab.ledger.bytes_of(self.life.0, version).and_then(counter);
+        if on_top {
+            // Nobody compares what was trained since with anything.
+            self.corrupt = false;
+            if !corrupted {
+                self.check_on_top(fab, version);
+            }
+            return;
+        }
+        {
+            let mut log = self.log.borrow_mut();
+            (log.trained, log.steps) = (Trained::default(), 0);
+        }
+        if corrupted {
             self.corrupt = bytes != fab.ledger.consensus;
             return;
         }
         self.corrupt = false;
         fab.ledger.applied(self.life, version, &bytes);
+    }
+
+    fn check_on_top(&self, fab: &mut Fabric, version: Option<Version>) {
+        let Some(consensus) = fab.ledger.bytes_of(self.life.0, version).map(<[u8]>::to_vec) else { return };
+        let log = self.log.borrow();
+        let floats = consensus.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let moves = floats.zip(&log.before).zip(&self.ahead.snapshot);
+        for (index, (now, ((consensus, before), snapshot))) in self.worker.trainee().floats().zip(moves).enumerate() {
+            let expected = f64::from(consensus) + f64::from(*before) - f64::from(*snapshot);
+            let size = consensus.abs() + before.abs() + snapshot.abs();
+            let off = (f64::from(now) - expected).abs();
+            // What was trained since may have broken it; the next snapshot tells.
+            let broken = !now.is_finite() && !before.is_finite();
+            if broken {
+                continue;
+            }
+            if off.is_nan() || off > 1e-6 * f64::from(size) + 1e-30 {
+                let what =
+                    format!("{} has {now} at {index} where {expected} is its training on {version:?}", self.life.0);
+                return fab.ledger.broken(Rule::Equal, what);
+            }
+        }
     }
 
     /// Training steps of this life.

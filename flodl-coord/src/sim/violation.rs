@@ -31,7 +31,9 @@ pub enum Rule {
     DeadPlan,
     /// A sample is leased to one rank at a time.
     Lease,
-    /// Versions, rounds and windows only grow.
+    /// A rank runs no further ahead of its window than it may.
+    Lead,
+    /// Versions, rounds and windows only grow, and there is one round at a time.
     Growth,
     /// What waits is bounded.
     Bounds,

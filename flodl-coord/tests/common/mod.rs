@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses its part of the world")]
 
 pub(crate) mod oracle;
+pub(crate) mod overlap;
 pub(crate) mod puppet;
 pub(crate) mod root;
 pub(crate) mod script;
@@ -419,6 +420,9 @@ impl World {
                 {
                     puppet.keep(report);
                     puppet.unheard &= !heard;
+                }
+                if matches!(report, Report::SnapshotReady { .. }) && puppet.alive {
+                    puppet.ahead.unheard &= !heard;
                 }
                 if puppet.silent {
                     puppet.held.push(input.clone());

@@ -40,12 +40,14 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     /// A round that folded something is committed: this was folded of that work.
-    pub(crate) fn commit(&mut self, part: FoldedPart, work: &Since) {
+    pub(crate) fn commit(&mut self, part: FoldedPart, work: &Since, epoch_len: u64) {
         let positions = work.ranges.iter().flat_map(|range| range.start..range.end);
         match part {
             FoldedPart::Whole => {
                 for position in positions {
-                    *self.outcome.committed.entry((work.epoch, position)).or_default() += 1;
+                    // Positions run on over the end of an epoch.
+                    let (epoch, position) = (Epoch(work.epoch.0 + position / epoch_len), position % epoch_len);
+                    *self.outcome.committed.entry((epoch, position)).or_default() += 1;
                 }
             }
             FoldedPart::Chunks(_) => self.outcome.repeats += positions.count() as u64,

@@ -1,7 +1,9 @@
 //! Ranks that do as they are told, as far as the odds let them.
 
+use super::overlap::Ahead;
 use super::{DIGEST, Event, LIFE, MS, World};
 use flodl_coord::Input;
+use flodl_elche::Mode;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
@@ -27,8 +29,9 @@ pub(crate) struct Puppet {
     pub(crate) since: Since,
     /// Its newest window report has not arrived.
     pub(crate) unheard: bool,
-    /// That report's work is in `since`.
-    kept: bool,
+    /// The newest window whose report's work is in `since`: the next one may begin before that report arrives.
+    kept: WindowId,
+    pub(crate) ahead: Ahead,
     /// The version it holds, and the result it has that may become the next.
     pub(crate) holds: Option<Version>,
     pub(crate) has_result: bool,
@@ -56,7 +59,8 @@ impl Puppet {
             window: None,
             since: Since::default(),
             unheard: false,
-            kept: false,
+            kept: WindowId(0),
+            ahead: Ahead::default(),
             holds: None,
             has_result: false,
         }
@@ -112,15 +116,19 @@ impl World {
             Control::Window(plan) => {
                 let holds = self.puppet(rank).holds;
                 assert_eq!(holds, self.oracle.version, "{rank} is to train without the consensus");
-                self.window(rank, plan);
+                if plan.overlap.is_some() { self.takes_plan(rank, plan) } else { self.window(rank, plan) }
             }
             Control::ExtendPartition { window, leases } => self.extend(rank, (window, leases)),
             Control::RequestParams { round, roster } => self.snapshot(rank, round, &roster),
             Control::RoundDone { outcome: RoundOutcome::Committed { version }, .. } => {
+                let overlaps = self.overlaps();
                 let puppet = self.puppet(rank);
                 puppet.holds = std::mem::take(&mut puppet.has_result).then_some(version);
-                if puppet.holds.is_some() {
+                if puppet.holds.is_some() && !overlaps {
                     puppet.since = Since::default();
+                }
+                if puppet.holds.is_none() && overlaps {
+                    self.drop_windows(rank);
                 }
             }
             Control::RoundDone { outcome: RoundOutcome::Nothing, .. } => self.puppet(rank).has_result = false,
@@ -156,9 +164,14 @@ impl World {
         }
     }
 
-    fn window(&mut self, rank: Rank, plan: WindowPlan) {
+    pub(crate) fn overlaps(&self) -> bool {
+        self.scenario.mode == Mode::CpuAsync
+    }
+
+    pub(crate) fn window(&mut self, rank: Rank, plan: WindowPlan) {
         for position in plan.leases.iter().flat_map(|range| range.start..range.end) {
-            let before = self.oracle.outcome.committed.get(&(plan.epoch, position));
+            let at = (plan.epoch.0 + position / self.scenario.samples, position % self.scenario.samples);
+            let before = self.oracle.outcome.committed.get(&(Epoch(at.0), at.1));
             assert_eq!(before, None, "{position} of {} is leased though committed", plan.epoch);
         }
         let batch = Duration::from_millis(self.scenario.batch_ms[rank.0 as usize]);
@@ -180,17 +193,18 @@ impl World {
             ..WindowReport::default()
         };
         self.puppet(rank).window = Some(plan);
-        self.report(rank, batch.as_nanos() as u64 * done + 1000, report);
+        let after = batch.as_nanos() as u64 * done + 1000;
+        self.puppet(rank).ahead.over = Time(self.now.0 + after);
+        self.report(rank, after, report);
     }
 
     fn report(&mut self, rank: Rank, after_ns: u64, report: WindowReport) {
         self.puppet(rank).unheard = true;
-        self.puppet(rank).kept = false;
         self.say(after_ns, rank, Report::WindowReport(Box::new(report)));
     }
 
     /// A window report that is not sent yet, taken back; it is changed and said anew.
-    fn unsent(&mut self, rank: Rank) -> Option<Box<WindowReport>> {
+    pub(crate) fn unsent(&mut self, rank: Rank) -> Option<Box<WindowReport>> {
         let mine = |event: &Event| match event {
             Event::Input(Input::FromRank { rank: from, report: Report::WindowReport(_), .. }) => *from == rank,
             _ => false,
@@ -209,9 +223,11 @@ impl World {
     /// More of the window it is in: its report gets later and longer.
     fn extend(&mut self, rank: Rank, (window, leases): (WindowId, Vec<Range>)) {
         let Some(mut plan) = self.puppet(rank).window.clone().filter(|plan| plan.window == window) else { return };
+        plan.leases.extend(leases);
         if self.unsent(rank).is_some() {
-            plan.leases.extend(leases);
             self.window(rank, plan);
+        } else {
+            self.puppet(rank).window = Some(plan);
         }
     }
 
@@ -221,29 +237,39 @@ impl World {
         if entry.incarnation != self.puppet(rank).life {
             return;
         }
-        if let Some(mut report) = self.unsent(rank) {
-            // A stop in mid-window: half of its batches are done.
-            report.batches /= 2;
-            report.used = prefix(&report.used, u64::from(report.batches) * u64::from(self.scenario.batch_size));
-            report.samples = flodl_wire::id::samples(&report.used);
-            let way = self.way();
-            self.report(rank, way, *report.clone());
-            self.puppet(rank).keep(&report);
+        if self.overlaps() {
+            return self.snapshot_ahead(rank, round, entry);
+        }
+        if let Some(report) = self.unsent(rank) {
+            self.cut_short(rank, *report);
         }
         let since = self.puppet(rank).since.clone();
         let steps = if entry.part == Part::Source { 1 } else { since.steps };
         let (control, data) = (self.way(), self.way());
-        self.say(control, rank, Report::SnapshotReady { round, steps, ranges: since.ranges });
+        self.say(control, rank, Report::SnapshotReady { round, steps, ranges: since.ranges, epoch: since.epoch });
         self.post(data, Event::Data { rank, round });
+    }
+}
+
+impl World {
+    /// A stop in mid-window: half of its batches are done.
+    pub(crate) fn cut_short(&mut self, rank: Rank, mut report: WindowReport) {
+        report.batches /= 2;
+        report.used = prefix(&report.used, u64::from(report.batches) * u64::from(self.scenario.batch_size));
+        report.samples = flodl_wire::id::samples(&report.used);
+        let way = self.way();
+        self.report(rank, way, report.clone());
+        self.puppet(rank).keep(&report);
     }
 }
 
 impl Puppet {
     /// A window is over: its work is what the next snapshot holds.
     pub(crate) fn keep(&mut self, report: &WindowReport) {
-        if std::mem::replace(&mut self.kept, true) {
+        if report.window <= self.kept {
             return;
         }
+        self.kept = report.window;
         self.since.epoch = report.epoch;
         self.since.steps += u64::from(report.batches);
         self.since.ranges.extend(report.used.iter().copied());

@@ -4,6 +4,7 @@ use super::oracle::Outcome;
 use super::puppet::{Since, ack, received};
 use super::{DIGEST, Event, LIFE, MS, World};
 use flodl_coord::Input;
+use flodl_elche::Mode;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::report::{Folded, FoldedPart, HostReport, SyncOutcome};
 use flodl_wire::message::{Control, Report};
@@ -47,7 +48,7 @@ impl World {
             }
             return self.post(STEP, Event::Data { rank, round });
         }
-        let since = self.puppet(rank).since.clone();
+        let since = self.given(rank);
         let left_out = part == Part::Contribute && self.happens(self.scenario.odds.left_out);
         let whole = match part {
             Part::Source => FoldedPart::Whole,
@@ -77,7 +78,7 @@ impl World {
             let Some(Event::Data { round, .. }) = self.queue.remove(&key) else { continue };
             let contributes = match self.part_of(rank, round) {
                 Some(Part::Source) => true,
-                Some(Part::Contribute) => self.puppet(rank).since.steps > 0,
+                Some(Part::Contribute) => self.given(rank).steps > 0,
                 Some(Part::Receive) | None => false,
             };
             match folded {
@@ -86,6 +87,13 @@ impl World {
                 _ => {}
             }
         }
+    }
+
+    /// What a rank's last snapshot holds.
+    fn given(&mut self, rank: Rank) -> Since {
+        let overlaps = self.overlaps();
+        let puppet = self.puppet(rank);
+        if overlaps { puppet.ahead.sent.clone() } else { puppet.since.clone() }
     }
 
     fn part_of(&self, rank: Rank, round: Round) -> Option<Part> {
@@ -104,7 +112,7 @@ impl World {
     }
 
     fn folds(&mut self, rank: Rank, part: FoldedPart) {
-        let since = self.puppet(rank).since.clone();
+        let since = self.given(rank);
         let Some(open) = self.open.as_mut().filter(|open| !open.parts.contains_key(&rank)) else { return };
         open.parts.insert(rank, (part, since));
         if open.parts.len() < open.roster.len() || open.folded {
@@ -158,12 +166,16 @@ impl World {
                 continue;
             }
             let puppet = &self.puppets[rank.0 as usize];
-            if puppet.unheard && *part != FoldedPart::None {
+            let (unheard, lease) = match self.scenario.mode {
+                Mode::CpuAsync => (puppet.ahead.unheard, puppet.ahead.lease.clone()),
+                _ => (puppet.unheard, puppet.window.iter().flat_map(|plan| plan.leases.clone()).collect()),
+            };
+            let samples = self.scenario.samples;
+            if unheard && *part != FoldedPart::None {
                 // Nobody knows what is in it: all that might be is trained again.
-                let ranges = puppet.window.iter().flat_map(|plan| plan.leases.clone()).collect();
-                self.oracle.commit(FoldedPart::Chunks(1), &Since { ranges, ..since.clone() });
+                self.oracle.commit(FoldedPart::Chunks(1), &Since { ranges: lease, ..since.clone() }, samples);
             } else {
-                self.oracle.commit(*part, since);
+                self.oracle.commit(*part, since, samples);
             }
         }
     }

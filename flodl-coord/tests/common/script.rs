@@ -30,6 +30,7 @@ fn empty_plan() -> WindowPlan {
         budget: None,
         global_step: 0,
         quota_sum: 0,
+        overlap: None,
     }
 }
 
@@ -129,7 +130,12 @@ impl Script {
     }
 
     pub(crate) fn snapshot(&mut self, rank: u32, round: u64, ranges: &[Range]) {
-        let report = Report::SnapshotReady { round: Round(round), steps: 1, ranges: ranges.to_vec() };
+        let report = Report::SnapshotReady {
+            round: Round(round),
+            steps: 1,
+            ranges: ranges.to_vec(),
+            epoch: flodl_wire::Epoch(0),
+        };
         self.say(rank, report);
     }
 

@@ -4,11 +4,11 @@ use crate::harness::{LONGEST, World, poll};
 use crate::runs::{FILES, is_exact};
 use flodl_monitor::Summary;
 use flodl_worker::checkpoint::read_latest;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-const MODES: [&str; 2] = ["cpu-cadence", "cpu-sync"];
+const MODES: [&str; 3] = ["cpu-cadence", "cpu-sync", "cpu-async"];
 
 /// Three epochs of 50 batches.
 fn run(mode: &str, more: &str) -> String {
@@ -69,11 +69,18 @@ fn every_trigger_fires_in_every_mode() {
             ["asked", "end", "every-epochs", "every-rounds"].map(str::to_owned).into(),
             "{mode}"
         );
-        // One that was asked for, two epochs that were not the last, and the end.
-        assert_eq!((summary.evaluations.len(), evaluators(&summary)), (4, [1].into()), "{mode}");
+        // One that was asked for, two epochs that were not the last, and the end. Where ranks train on, an epoch may end while
+        // what is due for the one before waits for its round: one serves both.
+        let evaluations = summary.evaluations.len();
+        assert!(evaluations == 4 || (mode == "cpu-async" && evaluations == 3), "{mode}: {evaluations}");
+        assert_eq!(evaluators(&summary), [1].into(), "{mode}");
         let versions: Vec<Option<u64>> = summary.evaluations.iter().map(|found| found.version).collect();
         assert!(versions.is_sorted() && versions.last() == Some(&summary.version), "{mode}: {versions:?}");
-        assert_eq!(summary.scalars.get("steps"), Some(&50.0), "{mode}: {:?}", summary.scalars);
+        // A window that runs over the end of an epoch counts for the one before.
+        let steps = |scalars: &BTreeMap<String, f64>| scalars.get("steps").copied().unwrap_or_default();
+        let all: f64 = summary.epochs.iter().map(|epoch| steps(&epoch.scalars)).sum();
+        assert_eq!(all, 150.0, "{mode}: {:?}", summary.epochs);
+        assert!(mode == "cpu-async" || steps(&summary.scalars) == 50.0, "{mode}: {:?}", summary.scalars);
         let epochs: Vec<(u64, u64)> = summary.epochs.iter().map(|epoch| (epoch.epoch, epoch.committed)).collect();
         assert_eq!(epochs, [(0, SAMPLES), (1, SAMPLES), (2, SAMPLES)], "{mode}");
         let last = format!("v{}", summary.version.expect("is known"));

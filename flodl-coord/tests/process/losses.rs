@@ -30,6 +30,28 @@ fn a_killed_worker_is_survived_and_no_sample_is_lost() {
     survives_a_kill(&world, run, 48_000);
 }
 
+#[test]
+fn a_worker_killed_while_it_trains_on_is_survived_and_no_sample_is_lost() {
+    let world = World::new();
+    let mode = "--mode cpu-async --epochs 60 --batch-size 16 --step-ms 2";
+    let run = world.train(&format!("run -n 3 {mode} {FILES}"), "--samples 800");
+    survives_a_kill(&world, run, 48_000);
+}
+
+#[test]
+fn an_interrupt_while_ranks_train_on_saves_what_is_there() {
+    let world = World::new();
+    let line = "run -n 2 --mode cpu-async --epochs 1000 --step-ms 2 --run-dir run --summary summary.json";
+    let run = world.train(line, "--samples 800");
+    commits(&world, 2);
+    run.signal(Signal::INT);
+    let ended = run.exits(4);
+    let summary = world.summary("summary.json");
+    assert_eq!((summary.exit, summary.digests_equal), (Some(4), Some(true)));
+    names_its_model(&ended, summary.version);
+    world.empties_within(NO_ORPHAN);
+}
+
 /// Kills rank 1 of a run with [`FILES`] after a few rounds: the others train all samples.
 pub(crate) fn survives_a_kill(world: &World, run: Running, samples: u64) -> Summary {
     commits(world, 3);

@@ -69,6 +69,33 @@ fn b24_another_controller_goes_on_with_the_run_of_a_killed_one() {
     world.empties_within(Duration::from_secs(5));
 }
 
+/// Nobody can say what the replicas hold beside the consensus: they take it first, and train again what was not committed.
+#[test]
+fn another_controller_goes_on_with_ranks_that_train_on_while_they_average() {
+    let world = World::new();
+    let settings = "-n 3 --mode cpu-async --epochs 120 --batch-size 16 --step-ms 2 --slow 2=2 --patience 6";
+    let mut controller = serve(&world, settings);
+    ticket(&world, "a");
+    ticket(&world, "b");
+    let a = world.train("join --ticket ticket-a -n 1", "--samples 500");
+    let b = world.train("join --ticket ticket-b -n 2", "--samples 500");
+    controller.says("the run starts with");
+    for _ in 0..2 {
+        averages_go_on(&world, "run", 4);
+        kill(controller);
+        controller = world.flodl(RESUME);
+        controller.says("another controller goes on with the run");
+    }
+    controller.exits(0);
+    let mut said = Reader::open(&world.path("run")).into_iter().flatten().flatten();
+    let says = |body: &Body| matches!(body, Body::Event(event) if event.reason.iter().any(|why| why.text.contains("ranks take the consensus first")));
+    assert!(said.any(|record| says(&record.body)));
+    a.exits(0);
+    b.exits(0);
+    is_exact(&world.summary("run/summary.json"), 60_000);
+    world.empties_within(Duration::from_secs(5));
+}
+
 #[test]
 fn a_journal_with_an_unfinished_end_is_gone_on_with_and_a_damaged_one_is_named() {
     let world = World::new();

@@ -86,6 +86,17 @@ fn in_step() {
 }
 
 #[test]
+fn training_on_while_averaging() {
+    let line = "run -n 3 --mode cpu-async --epochs 4 --batch-size 16 --step-ms 2 --slow 1=2.5 --slow 2=4";
+    let summary = check(line, "--samples 4000", 16_000);
+    learns(&summary);
+    the_faster_train_more(&summary);
+    learns(&check("run -n 1 --mode cpu-async --epochs 3 --batch-size 16", "--samples 2000", 6000));
+    // Windows and leases run over the ends of epochs that divide by nothing.
+    learns(&check("run -n 3 --mode cpu-async --epochs 5 --batch-size 37 --step-ms 1", "--samples 1009", 5045));
+}
+
+#[test]
 fn numbers_that_divide_by_nothing() {
     learns(&check("run -n 3 --epochs 5 --batch-size 37 --step-ms 1", "--samples 1009", 5045));
 }

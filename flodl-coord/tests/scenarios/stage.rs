@@ -299,7 +299,8 @@ impl Stage {
         let round = self.roster.0;
         let actor = self.actor(rank)?;
         let (steps, ranges) = (u64::from(actor.batches), actor.used.clone());
-        self.say(rank, Report::SnapshotReady { round, steps, ranges })
+        let epoch = actor.plan.as_ref().map(|plan| plan.epoch).unwrap_or_default();
+        self.say(rank, Report::SnapshotReady { round, steps, ranges, epoch })
     }
 
     fn fold(&mut self, line: &Line<'_>) -> Result<(), String> {

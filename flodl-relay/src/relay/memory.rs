@@ -199,6 +199,7 @@ mod tests {
             budget: None,
             global_step: 0,
             quota_sum: 1,
+            overlap: None,
         };
         let whole = |round| {
             let received = Received { digest: 1, divergence: None, pre_norm: 0.0, post_norm: 0.0 };

@@ -137,7 +137,8 @@ pub enum Control {
 pub struct WindowPlan {
     /// The window.
     pub window: WindowId,
-    /// The epoch that the leases are positions of.
+    /// The epoch that the leases are positions of. Positions run on over its end: position `epoch_len + i` of an epoch is
+    /// position `i` of the next one.
     pub epoch: Epoch,
     /// What it may train, in order. Empty: it answers at once with a report of 0 batches.
     pub leases: Vec<Range>,
@@ -151,6 +152,22 @@ pub struct WindowPlan {
     pub global_step: u64,
     /// The sum of all ranks' quotas.
     pub quota_sum: u64,
+    /// Where ranks train on while they average: how this window joins the one before. `None`: it begins at once, and nobody
+    /// trains between its report and the end of its round.
+    pub overlap: Option<Overlap>,
+}
+
+/// How windows follow one another where nobody waits for a round.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overlap {
+    /// The window begins at the snapshot of this round, and what the one before left of its lease goes back then. `None`: at
+    /// once.
+    pub begins: Option<Round>,
+    /// Batches it may do between its report and its next snapshot.
+    pub lead: u32,
+    /// How long after its request the last snapshot of a round may be taken, for whoever is in a batch finishes it first: a
+    /// result is not overdue before.
+    pub late: Duration,
 }
 
 /// One member of a round.

@@ -39,8 +39,10 @@ pub enum Report {
         round: Round,
         /// Optimizer steps since the snapshot of the last folded contribution. 0: it contributes nothing.
         steps: u64,
-        /// The ranges trained in those steps.
+        /// The ranges trained in those steps, as positions of `epoch` (see [`WindowPlan`](super::control::WindowPlan)).
         ranges: Vec<Range>,
+        /// The epoch that the ranges count from.
+        epoch: Epoch,
     },
     /// The round's result is here (or is not coming). Nothing is applied yet.
     SyncAck(SyncAck),

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use flodl_wire::message::commit::{CommitHead, CommitRecord, EpochRecord, LifeRecord, Moment, Standing};
-use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, WindowPlan};
+use flodl_wire::message::control::{Next, Overlap, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{
     Admit, DatasetInfo, Dtype, Emulation, LayoutSizes, Ready, Reduction, RunConfig, ScalarSpec, Section, TensorSpec,
@@ -53,7 +53,9 @@ fn reason() -> Reason {
 
 fn window_plan(leases: Vec<Range>, budget: Option<Duration>) -> WindowPlan {
     let (window, epoch, quota, quota_max) = (WindowId(12), Epoch(2), 40, 300);
-    WindowPlan { window, epoch, leases, quota, quota_max, budget, global_step: 70_000, quota_sum: 96 }
+    let (global_step, quota_sum) = (70_000, 96);
+    let overlap = budget.map(|_| Overlap { begins: Some(Round(6)), lead: 3, late: Duration::from_secs(2) });
+    WindowPlan { window, epoch, leases, quota, quota_max, budget, global_step, quota_sum, overlap }
 }
 
 fn moment() -> Moment {
@@ -258,7 +260,12 @@ pub fn reports() -> Vec<Report> {
         Report::WindowReport(Box::new(window_report())),
         Report::WindowReport(Box::default()),
         Report::Progress { window: WindowId(12), batches: 7, samples: 448 },
-        Report::SnapshotReady { round: Round(5), steps: 40, ranges: vec![Range { start: 0, end: 2560 }] },
+        Report::SnapshotReady {
+            round: Round(5),
+            steps: 40,
+            ranges: vec![Range { start: 0, end: 2560 }],
+            epoch: Epoch(2),
+        },
         sync_ack(SyncOutcome::Whole(received())),
         sync_ack(SyncOutcome::Incomplete { from_chunk: 3 }),
         Report::Heartbeat { step: 123_456 },

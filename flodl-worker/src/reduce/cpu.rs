@@ -1,6 +1,6 @@
 //! The CPU back end of a rank: one snapshot, one result.
 
-use super::flat::{Flat, Gather, LayoutMismatch, ManifestError, Map, Scatter};
+use super::flat::{Flat, Gather, LayoutMismatch, ManifestError, Map, Scatter, Spread};
 use crate::session::Violation;
 use crate::trainee::{Fault, Trainee};
 use bytes::Bytes;
@@ -53,6 +53,8 @@ pub struct CpuReduce {
     map: Map,
     snapshot: Flat,
     result: Vec<u8>,
+    /// The replica as it is, where it is not the snapshot: empty until it is needed.
+    live: Flat,
     incoming: Option<Incoming>,
     /// The newest round that was opened.
     newest: Option<Round>,
@@ -70,8 +72,8 @@ impl CpuReduce {
     pub fn new(manifest: &[TensorSpec]) -> Result<CpuReduce, ManifestError> {
         let map = Map::new(manifest)?;
         let bytes = usize::try_from(map.layout.total_bytes()).unwrap_or(usize::MAX);
-        let (snapshot, result) = (Flat::zeros(&map), vec![0; bytes]);
-        Ok(CpuReduce { snapshot, result, incoming: None, newest: None, early: VecDeque::new(), stray: 0, map })
+        let (snapshot, result, live) = (Flat::zeros(&map), vec![0; bytes], Flat::default());
+        Ok(CpuReduce { snapshot, result, live, incoming: None, newest: None, early: VecDeque::new(), stray: 0, map })
     }
 
     /// The model's sizes.
@@ -98,16 +100,10 @@ impl CpuReduce {
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
     pub fn snapshot<T: Trainee + ?Sized>(&mut self, trainee: &T, round: Round) -> Result<bool, ReduceError> {
-        self.gather(trainee)?;
+        gather(&self.map, trainee, &mut self.snapshot)?;
         self.newest = Some(round);
         self.incoming = Some(Incoming { round, next: 0, digest: Digest::new(), meter: DivergenceMeter::default() });
         Ok(self.snapshot.floats.iter().all(|value| value.is_finite()))
-    }
-
-    fn gather<T: Trainee + ?Sized>(&mut self, trainee: &T) -> Result<(), ReduceError> {
-        let mut gather = Gather::new(&self.map, &mut self.snapshot);
-        trainee.read_tensors(&mut gather).map_err(ReduceError::Model)?;
-        Ok(gather.finish()?)
     }
 
     /// Chunk `chunk` of the snapshot's contribution: parameters times `mass`, buffers and integers as they are. `Absent` where
@@ -228,11 +224,59 @@ impl CpuReduce {
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
     pub fn apply<T: Trainee + ?Sized>(&mut self, trainee: &mut T) -> Result<u64, ReduceError> {
-        let mut scatter = Scatter::new(&self.map, &self.result);
-        trainee.write_tensors(&mut scatter).map_err(ReduceError::Model)?;
-        scatter.finish()?;
+        self.write_result(trainee)?;
         self.incoming = None;
         self.replica_digest(trainee)
+    }
+
+    fn write_result<T: Trainee + ?Sized>(&self, trainee: &mut T) -> Result<(), ReduceError> {
+        let mut scatter = Scatter::new(&self.map, &self.result);
+        trainee.write_tensors(&mut scatter).map_err(ReduceError::Model)?;
+        Ok(scatter.finish()?)
+    }
+
+    /// Moves the replica by `pull` times the difference between the round's whole result and the snapshot: what it was trained
+    /// since then stays. Integers move by the whole difference.
+    ///
+    /// # Errors
+    /// The model's own, or that it lends other tensors than it named.
+    pub fn apply_on_top<T: Trainee + ?Sized>(&mut self, trainee: &mut T, pull: f32) -> Result<(), ReduceError> {
+        self.read_live(trainee)?;
+        let floats = 4 * self.map.floats();
+        kernel::pull_towards(&mut self.live.floats, &self.result[..floats], &self.snapshot.floats, pull);
+        let mut result = vec![0; self.live.integers.len()];
+        kernel::read_i64(&self.result[floats..], &mut result);
+        for ((live, result), snapshot) in self.live.integers.iter_mut().zip(result).zip(&self.snapshot.integers) {
+            *live = live.wrapping_add(result.wrapping_sub(*snapshot));
+        }
+        self.incoming = None;
+        self.put_back(trainee)
+    }
+
+    /// Copies the replica and writes the last whole result into it, until [`put_back`](CpuReduce::put_back).
+    ///
+    /// # Errors
+    /// The model's own, or that it lends other tensors than it named.
+    pub fn set_aside<T: Trainee + ?Sized>(&mut self, trainee: &mut T) -> Result<(), ReduceError> {
+        self.read_live(trainee)?;
+        self.write_result(trainee)
+    }
+
+    /// Writes what was set aside into the replica.
+    ///
+    /// # Errors
+    /// The model's own, or that it lends other tensors than it named.
+    pub fn put_back<T: Trainee + ?Sized>(&self, trainee: &mut T) -> Result<(), ReduceError> {
+        let mut spread = Spread::new(&self.map, &self.live);
+        trainee.write_tensors(&mut spread).map_err(ReduceError::Model)?;
+        Ok(spread.finish()?)
+    }
+
+    fn read_live<T: Trainee + ?Sized>(&mut self, trainee: &T) -> Result<(), ReduceError> {
+        if self.live.floats.is_empty() {
+            self.live = Flat::zeros(&self.map);
+        }
+        gather(&self.map, trainee, &mut self.live)
     }
 
     /// xxh3 of the live tensors, over the bytes that they would be sent as with mass 1: a replica that holds exactly a
@@ -241,7 +285,7 @@ impl CpuReduce {
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
     pub fn replica_digest<T: Trainee + ?Sized>(&mut self, trainee: &T) -> Result<u64, ReduceError> {
-        self.gather(trainee)?;
+        gather(&self.map, trainee, &mut self.snapshot)?;
         let mut digest = Digest::new();
         let mut room = Vec::new();
         for spec in self.map.layout.iter() {
@@ -257,4 +301,10 @@ impl CpuReduce {
         }
         Ok(digest.finish())
     }
+}
+
+fn gather<T: Trainee + ?Sized>(map: &Map, trainee: &T, into: &mut Flat) -> Result<(), ReduceError> {
+    let mut gather = Gather::new(map, into);
+    trainee.read_tensors(&mut gather).map_err(ReduceError::Model)?;
+    Ok(gather.finish()?)
 }

@@ -231,6 +231,39 @@ impl TensorReader for Gather<'_> {
     }
 }
 
+/// Copies a [`Flat`] into lent tensors.
+pub(super) struct Spread<'a> {
+    cursor: Cursor<'a>,
+    from: &'a Flat,
+}
+
+impl<'a> Spread<'a> {
+    pub(super) fn new(map: &'a Map, from: &'a Flat) -> Spread<'a> {
+        Spread { cursor: Cursor::new(map), from }
+    }
+
+    pub(super) fn finish(self) -> Result<(), LayoutMismatch> {
+        self.cursor.finish()
+    }
+}
+
+impl TensorWriter for Spread<'_> {
+    fn write(&mut self, tensor: TensorMut<'_>) {
+        match tensor {
+            TensorMut::F32(values) => {
+                if let Some(at) = self.cursor.place(false, values.len()) {
+                    values.copy_from_slice(&self.from.floats[at]);
+                }
+            }
+            TensorMut::I64(values) => {
+                if let Some(at) = self.cursor.place(true, values.len()) {
+                    values.copy_from_slice(&self.from.integers[at]);
+                }
+            }
+        }
+    }
+}
+
 /// Copies a result's bytes into lent tensors.
 pub(super) struct Scatter<'a> {
     cursor: Cursor<'a>,

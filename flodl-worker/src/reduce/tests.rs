@@ -163,6 +163,43 @@ fn a_result_is_measured_and_applied_bit_by_bit() {
 }
 
 #[test]
+fn a_late_result_moves_a_replica_that_was_trained_on() {
+    let mut source = Model::new();
+    source.weight.iter_mut().for_each(|value| *value *= 0.5);
+    source.steps = vec![12, 0];
+    let mut sender = CpuReduce::new(&source.manifest()).unwrap();
+    sender.snapshot(&source, Round(4)).unwrap();
+    let result = contributions(chunks(&sender, 1.0));
+
+    let mut model = Model::new();
+    let mut reduce = CpuReduce::new(&model.manifest()).unwrap();
+    reduce.snapshot(&model, Round(4)).unwrap();
+    result.iter().for_each(|chunk| assert!(reduce.receive(chunk).unwrap().is_some()));
+    // Trained meanwhile: every weight by a quarter, three steps.
+    model.weight.iter_mut().for_each(|value| *value += 0.25);
+    model.steps[0] += 3;
+    reduce.apply_on_top(&mut model, 1.0).unwrap();
+    // All of these are sums of few binary digits, so that they are exact.
+    assert!(model.weight.iter().zip(&source.weight).all(|(value, consensus)| *value == consensus + 0.25));
+    assert_eq!((model.steps[0], model.steps[1], model.mean[0]), (15, 0, source.mean[0]));
+    assert_eq!(reduce.receive(&result[0]), Ok(None), "the round is over");
+
+    let live = model.flat_bytes();
+    reduce.set_aside(&mut model).unwrap();
+    assert_eq!(model.flat_bytes(), source.flat_bytes());
+    reduce.put_back(&mut model).unwrap();
+    assert_eq!(model.flat_bytes(), live, "bit by bit");
+
+    reduce.snapshot(&model, Round(5)).unwrap();
+    for chunk in result.iter().map(|chunk| Chunk { round: Round(5), ..chunk.clone() }) {
+        reduce.receive(&chunk).unwrap();
+    }
+    let before = model.weight[7];
+    reduce.apply_on_top(&mut model, 0.5).unwrap();
+    assert_eq!(model.weight[7], (before + source.weight[7]) / 2.0, "half of the way");
+}
+
+#[test]
 fn results_that_do_not_fit_are_refused() {
     let model = Model::new();
     let good = Chunk {

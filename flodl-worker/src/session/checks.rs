@@ -5,6 +5,10 @@ use flodl_wire::Range;
 use flodl_wire::message::control::WindowPlan;
 use flodl_wire::message::join::{Ready, RunConfig};
 
+/// Epochs that the positions of one lease may be of: two are open at a time, and the first of them may have been closed since
+/// the window was planned.
+const EPOCHS_MAX: u64 = 3;
+
 /// Whether the run's settings are possible, and about this rank's own model and dataset.
 pub(super) fn settings(run: &RunConfig, own: &Ready) -> Result<(), Violation> {
     let impossible = |field: &'static str, value: String| Err(Violation::Settings { field, value });
@@ -50,9 +54,11 @@ pub(super) fn plan(plan: &WindowPlan, run: &RunConfig) -> Result<(), Violation> 
     ranges(plan, &plan.leases, run)
 }
 
-/// Whether every range lies in the epoch and no position is in two of them.
+/// Whether every range lies in the plan's epochs and no position is in two of them. Where windows overlap, positions may run on
+/// into the epoch after.
 pub(super) fn ranges(plan: &WindowPlan, ranges: &[Range], run: &RunConfig) -> Result<(), Violation> {
-    let (window, epoch_len) = (plan.window, run.epoch_len);
+    let epochs = if plan.overlap.is_some() { EPOCHS_MAX.min(run.epochs.saturating_sub(plan.epoch.0)) } else { 1 };
+    let (window, epoch_len) = (plan.window, run.epoch_len.saturating_mul(epochs));
     if let Some(&range) = ranges.iter().find(|range| range.start > range.end || range.end > epoch_len) {
         return Err(Violation::Outside { window, range, epoch_len });
     }

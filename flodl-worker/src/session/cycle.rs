@@ -1,8 +1,8 @@
 //! The cycle of a round over the CPU: snapshot, contribute, receive, answer, apply.
 
 use super::error::{Failure, Violation};
-use super::message::{Contribution, Output, ResultWhole, SnapshotTaken};
-use super::round::{NON_FINITE_ROUNDS_MAX, OpenRound};
+use super::message::{Application, Contribution, Output, ResultWhole, SnapshotTaken};
+use super::round::{Flight, NON_FINITE_ROUNDS_MAX, OpenRound};
 use super::{Session, State};
 use core::time::Duration;
 use flodl_wire::message::Report;
@@ -21,21 +21,25 @@ impl Session {
         if let Some(last) = self.newest.round.filter(|&last| last >= round) {
             return Err(Violation::RoundOrder { got: round, last });
         }
-        if !matches!(self.state, State::Idle | State::Window(_)) {
+        if !matches!(self.state, State::Idle) || self.work.flight.is_some() {
             return Err(self.unexpected("RequestParams"));
         }
         self.newest.round = Some(round);
         let Some(part) = part else { return Ok(()) };
+        // Whoever may still train waits for nobody.
+        let trains = self.work.window.as_ref().is_some_and(|window| window.has_more());
         // Told to stop in mid-window: the report comes first.
-        if let State::Window(window) = std::mem::replace(&mut self.state, State::Idle) {
-            self.close_window(*window, now);
+        self.close_window(now);
+        if part == Part::Receive {
+            self.drop_windows();
         }
+        let waited = if trains { Duration::ZERO } else { now.since(self.marks.window_end) };
         self.outputs.push_back(Output::Snapshot { round });
-        self.state = State::Snapshotting(OpenRound::new(round, part, now.since(self.marks.window_end)));
+        self.state = State::Snapshotting(OpenRound::new(round, part, waited));
         Ok(())
     }
 
-    pub(super) fn snapshot_taken(&mut self, taken: SnapshotTaken) -> Result<(), Failure> {
+    pub(super) fn snapshot_taken(&mut self, taken: SnapshotTaken, now: Time) -> Result<(), Failure> {
         let State::Snapshotting(mut open) = std::mem::replace(&mut self.state, State::Idle) else { return Ok(()) };
         self.count_non_finite(open.part, taken.finite)?;
         let what = self.ledger.contribution(open.part, taken.finite);
@@ -43,10 +47,13 @@ impl Session {
         open.copied = taken.took;
         open.contributed = matches!(what, Contribution::Chunks { .. });
         let (round, base) = (open.round, self.ledger.consensus.unwrap_or_default());
-        let (steps, ranges) = (self.ledger.steps, self.ledger.ranges.clone());
-        self.report(Report::SnapshotReady { round, steps, ranges });
+        let (steps, trained) = self.ledger.snapshot();
+        let epoch = trained.oldest().unwrap_or(self.newest.epoch);
+        let ranges = trained.counted_from(epoch, self.run.as_ref().map_or(0, |run| run.epoch_len));
+        self.report(Report::SnapshotReady { round, steps, ranges, epoch });
         self.outputs.push_back(Output::Contribute { round, base, what });
         self.state = State::Contributing(open);
+        self.pass_snapshot(round, now);
         Ok(())
     }
 
@@ -64,23 +71,32 @@ impl Session {
     }
 
     pub(super) fn contributed(&mut self, round: Round, took: Duration, now: Time) {
-        if let State::Contributing(open) = &mut self.state
-            && open.round == round
-        {
-            open.copied += took;
-            let whole = open.result.is_some();
-            self.state = State::Receiving(open.clone(), now);
-            if whole {
-                self.acknowledge();
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Contributing(mut open) if open.round == round => {
+                open.copied += took;
+                let whole = open.result.is_some();
+                self.work.flight = Some(Flight::Receiving(open, now));
+                if whole {
+                    self.acknowledge();
+                }
             }
+            other => self.state = other,
+        }
+    }
+
+    /// The round that is open here.
+    fn open_here(&mut self) -> Option<&mut OpenRound> {
+        match &mut self.state {
+            State::Snapshotting(open) | State::Contributing(open) => Some(open),
+            _ => self.work.flight.as_mut().map(Flight::round_mut),
         }
     }
 
     pub(super) fn result_grew(&mut self, round: Round, chunks: u32, now: Time) {
-        if let Some(open) = self.state.round_mut().filter(|open| open.round == round) {
+        if let Some(open) = self.open_here().filter(|open| open.round == round) {
             open.chunks = chunks;
         }
-        if let State::Receiving(open, last) = &mut self.state
+        if let Some(Flight::Receiving(open, last)) = &mut self.work.flight
             && open.round == round
         {
             *last = now;
@@ -89,23 +105,21 @@ impl Session {
 
     /// The whole result counts where the round was not answered as incomplete before.
     pub(super) fn result_whole(&mut self, result: ResultWhole) {
-        match &mut self.state {
-            State::Snapshotting(open) | State::Contributing(open) if open.round == result.round => {
-                open.result = Some(result);
-            }
-            State::Receiving(open, _) if open.round == result.round => {
-                open.result = Some(result);
-                self.acknowledge();
-            }
-            _ => {}
+        let answered = matches!(self.work.flight, Some(Flight::Answered(_)));
+        if let Some(open) = self.open_here().filter(|open| open.round == result.round && !answered) {
+            open.result = Some(result);
+            self.acknowledge();
         }
     }
 
-    /// Answers the round with what has come of its result.
+    /// Answers the round with what has come of its result, where its contribution is out.
     pub(super) fn acknowledge(&mut self) {
-        if let State::Receiving(open, _) = std::mem::replace(&mut self.state, State::Idle) {
-            self.report(Report::SyncAck(open.ack()));
-            self.state = State::Acked(open);
+        match self.work.flight.take() {
+            Some(Flight::Receiving(open, _)) => {
+                self.report(Report::SyncAck(open.ack()));
+                self.work.flight = Some(Flight::Answered(open));
+            }
+            other => self.work.flight = other,
         }
     }
 
@@ -121,18 +135,20 @@ impl Session {
         }
         self.newest.last |= next == Next::Final;
         self.asked.clear();
-        match std::mem::replace(&mut self.state, State::Idle) {
-            State::Receiving(open, _) | State::Acked(open) if open.round == round => self.settle(&open, outcome),
-            other @ (State::Idle | State::Window(_)) if self.newest.round.is_none_or(|newest| newest == round) => {
-                // A round without this rank (one that began before it was let in, too): what the replica comes from is the consensus no more.
-                self.state = other;
+        match self.work.flight.take_if(|flight| flight.round().round == round) {
+            Some(flight) => self.settle(&flight.into_round(), outcome),
+            None if self.work.flight.is_none() && self.newest.round.is_none_or(|newest| newest == round) => {
+                // A round without this rank (one that began before it was let in, too): what the replica comes from is the
+                // consensus no more.
                 if matches!(outcome, RoundOutcome::Committed { .. }) {
                     self.ledger.left_out();
+                    if self.overlaps() {
+                        self.drop_windows();
+                    }
                 }
             }
-            other => {
-                self.state = other;
-                let open = self.state.round_mut().map(|open| open.round);
+            None => {
+                let open = self.work.flight.as_ref().map(|flight| flight.round().round);
                 return Err(Violation::OtherRound { got: round, open });
             }
         }
@@ -146,6 +162,7 @@ impl Session {
             (RoundOutcome::Committed { version }, _) if whole => Some(version),
             (RoundOutcome::Committed { .. }, _) => {
                 self.ledger.missed();
+                self.drop_windows();
                 None
             }
             // Nothing was folded, so the result is the consensus that was in force: what a broken replica needs.
@@ -155,20 +172,28 @@ impl Session {
                 None
             }
             // What it has trained goes into the next round.
-            (RoundOutcome::Again, _) => None,
-        };
-        match apply {
-            Some(version) => {
-                // Who comes into a run that has begun brings a fresh optimizer to a model that is not.
-                self.warm_up |= open.part == Part::Receive && open.round > Round(0) && self.ledger.steps_ever == 0;
-                self.outputs.push_back(Output::Apply { round: open.round, reset_optimizer: !open.finite });
-                self.state = State::Applying(version);
+            (RoundOutcome::Again, _) => {
+                self.ledger.again();
+                None
             }
-            None => self.outputs.push_back(Output::Forget { round: open.round }),
+        };
+        let Some(version) = apply else {
+            self.outputs.push_back(Output::Forget { round: open.round });
+            return;
+        };
+        // Who comes into a run that has begun brings a fresh optimizer to a model that is not.
+        self.warm_up |= open.part == Part::Receive && open.round > Round(0) && self.ledger.steps_ever == 0;
+        let in_place = !open.finite || open.part == Part::Receive || self.newest.last || self.ledger.is_untouched();
+        if self.newest.last {
+            self.drop_windows();
         }
+        let how = if in_place { Application::InPlace } else { Application::OnTop };
+        self.outputs.push_back(Output::Apply { round: open.round, how, reset_optimizer: !open.finite });
+        self.state = State::Applying(version);
     }
 
-    pub(super) fn applied(&mut self, digest: u64) {
+    /// `digest`: of the replica, where the result took its place.
+    pub(super) fn applied(&mut self, digest: Option<u64>) {
         if let State::Applying(version) = self.state {
             self.ledger.applied(version, digest);
             self.state = State::Idle;

@@ -43,8 +43,8 @@ pub enum Input {
     ResultWhole(ResultWhole),
     /// [`Output::Apply`] is done.
     Applied {
-        /// xxh3 of the live tensors, read back.
-        digest: u64,
+        /// xxh3 of the live tensors, read back, where they are the result ([`Application::InPlace`]).
+        digest: Option<u64>,
     },
     /// [`Output::Evaluate`] is done.
     Evaluated {
@@ -141,10 +141,12 @@ pub enum Output {
         /// What to send.
         what: Contribution,
     },
-    /// Overwrite the replica with the round's result and read it back; answer [`Input::Applied`].
+    /// Take the round's result into the replica; answer [`Input::Applied`].
     Apply {
         /// The round.
         round: Round,
+        /// What becomes of what was trained since the snapshot.
+        how: Application,
         /// The replica was not finite: optimizer state that is not must be reset.
         reset_optimizer: bool,
     },
@@ -153,17 +155,21 @@ pub enum Output {
         /// The round.
         round: Round,
     },
-    /// Evaluate the replica on the test split; answer [`Input::Evaluated`].
+    /// Evaluate on the test split; answer [`Input::Evaluated`].
     Evaluate {
         /// Which evaluation.
         schedule: u64,
+        /// The replica was trained since it took the consensus: it is set aside for the evaluation, which is the consensus's.
+        aside: bool,
     },
-    /// Save what of the replica no checkpoint set has; answer [`Input::Saved`].
+    /// Save what of the replica no checkpoint set has, aside as for an evaluation; answer [`Input::Saved`].
     Save {
         /// Which order.
         schedule: u64,
         /// The consensus that the replica holds.
         version: Version,
+        /// The replica was trained since it took the consensus.
+        aside: bool,
     },
     /// Tell the program: an epoch is over, and how it went.
     EpochDone(Box<EpochMetrics>),
@@ -173,6 +179,15 @@ pub enum Output {
     Digest,
     /// This rank's life is over. Nothing comes after it.
     End(End),
+}
+
+/// How a result is taken into the replica.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Application {
+    /// It takes the replica's place.
+    InPlace,
+    /// The replica moves by the difference between the result and its snapshot: what was trained since then stays.
+    OnTop,
 }
 
 /// One batch to train.

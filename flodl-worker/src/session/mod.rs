@@ -6,8 +6,12 @@
 //!                        |  ^                                                          (WindowReport)
 //!          RequestParams |  | RoundDone, applied
 //!                        v  |
-//!        Snapshotting -> Contributing -> Receiving -> Acked -> Applying
+//!        Snapshotting -> Contributing -> in flight: receiving, answered -> Applying
 //! ```
+//!
+//! While a round is in flight no order is out. Where ranks wait for their rounds there is no window then; where they do not,
+//! the next one begins at the snapshot, and its batches alternate with what comes of the result. A result that finds the
+//! replica trained since its snapshot moves it by their difference ([`Application::OnTop`]).
 //!
 //! A [`Session`] knows positions, steps, rounds and versions; tensors are somebody else's ([`reduce`](crate::reduce)), and so
 //! is the time, which is an argument. Whoever drives it gives one [`Input`], then takes every [`Output`] until there is none.
@@ -20,22 +24,27 @@ mod cycle;
 mod error;
 mod message;
 mod round;
+mod stock;
 #[cfg(test)]
 mod tests;
 mod training;
 mod window;
 
 pub use error::{Failure, Lost, Violation};
-pub use message::{BatchOrder, Contribution, End, Found, Input, Output, ResultWhole, SnapshotTaken, Trained, WarmUp};
+pub use message::{
+    Application, BatchOrder, Contribution, End, Found, Input, Output, ResultWhole, SnapshotTaken, Trained, WarmUp,
+};
 
 use core::time::Duration;
+use flodl_elche::{Mode, Policy};
+use flodl_wire::message::control::WindowPlan;
 use flodl_wire::message::join::{Ready, RunConfig, TensorSpec};
 use flodl_wire::message::report::{Evaluation, Intent};
 use flodl_wire::message::{Control, Report};
-use flodl_wire::{Incarnation, Rank, Round, Time, Version, WindowId, limits};
-use round::{Ledger, OpenRound};
+use flodl_wire::{Epoch, Incarnation, Rank, Round, Time, Version, WindowId, limits};
+use round::{Flight, Ledger, OpenRound};
 use std::collections::VecDeque;
-use window::OpenWindow;
+use window::{Figures, OpenWindow};
 
 /// Messages that may wait while one order is out; more than a sane coordinator ever sends.
 const BACKLOG_MAX: usize = 256;
@@ -53,63 +62,44 @@ pub struct Identity {
     pub manifest: Vec<TensorSpec>,
 }
 
-/// What a rank is doing. A state with an order out is *busy*.
+/// Which order is out. All states but the first two and the last are *busy*.
 #[derive(Clone, Debug)]
 enum State {
     Forming,
+    /// None.
     Idle,
-    /// Between two batches.
-    Window(Box<OpenWindow>),
-    /// Busy: a batch is out.
-    Training(Box<OpenWindow>, BatchOrder),
-    /// Busy: the snapshot is out.
+    /// A batch.
+    Training(BatchOrder),
+    /// The snapshot.
     Snapshotting(OpenRound),
-    /// Busy: the contribution is out.
+    /// The contribution.
     Contributing(OpenRound),
-    /// Waits for the result; the last of it came at that time.
-    Receiving(OpenRound, Time),
-    /// Has answered; waits for the round's end.
-    Acked(OpenRound),
-    /// Busy: the result is being applied.
+    /// The application of a result.
     Applying(Version),
-    /// Busy: something is being done for all.
+    /// What is done for all.
     OnDuty(Duty),
-    /// Busy: the last digest is out.
+    /// The last digest.
     Ending(Box<End>),
     Ended,
 }
 
 impl State {
     fn busy(&self) -> bool {
-        use State::{Applying, Contributing, Ending, OnDuty, Snapshotting, Training};
-        matches!(self, Training(..) | Snapshotting(_) | Contributing(_) | Applying(_) | OnDuty(_) | Ending(_))
+        !matches!(self, State::Forming | State::Idle | State::Ended)
     }
+}
 
-    /// For people: "this rank ...".
-    fn name(&self) -> &'static str {
-        match self {
-            State::Forming => "was not admitted yet",
-            State::Idle => "had nothing to do",
-            State::Window(_) | State::Training(..) => "was training",
-            State::Snapshotting(_) | State::Contributing(_) => "was contributing to a round",
-            State::Receiving(..) => "was receiving a round's result",
-            State::Acked(_) | State::Applying(_) => "waited for a round's end",
-            State::OnDuty(Duty::Evaluate { .. }) => "was evaluating",
-            State::OnDuty(Duty::Save { .. }) => "was saving",
-            State::Ending(_) | State::Ended => "was ending",
-        }
-    }
-
-    /// The round that is open here.
-    fn round_mut(&mut self) -> Option<&mut OpenRound> {
-        match self {
-            State::Snapshotting(round)
-            | State::Contributing(round)
-            | State::Receiving(round, _)
-            | State::Acked(round) => Some(round),
-            _ => None,
-        }
-    }
+/// What there is to do.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    window: Option<Box<OpenWindow>>,
+    /// The window that begins at the next snapshot.
+    next: Option<Box<WindowPlan>>,
+    /// The round whose contribution is out.
+    flight: Option<Flight>,
+    /// What was done since the last report, where no window is open.
+    carry: Figures,
+    duties: VecDeque<Duty>,
 }
 
 /// What one rank does for all, between two rounds: the replica is the consensus then.
@@ -152,13 +142,20 @@ struct Marks {
     window_end: Time,
 }
 
-/// The numbers that only grow.
+/// So many times the patience others may take for a batch, where windows overlap and no plan has said how long it takes.
+const LATE_UNKNOWN: u32 = 8;
+
+/// The newest of what comes in order.
 #[derive(Copy, Clone, Debug, Default)]
 struct Newest {
     window: Option<WindowId>,
+    /// That window's epoch.
+    epoch: Epoch,
     round: Option<Round>,
     /// No more windows: the final consensus was announced.
     last: bool,
+    /// How much later than asked for others may take their snapshots, as told last.
+    late: Duration,
 }
 
 /// One rank's session.
@@ -168,11 +165,11 @@ pub struct Session {
     patience: Duration,
     run: Option<RunConfig>,
     state: State,
+    work: Work,
     ledger: Ledger,
     newest: Newest,
     marks: Marks,
     waiting: VecDeque<Waiting>,
-    duties: VecDeque<Duty>,
     taken: Taken,
     /// What this rank's program has asked for since the last round's end.
     asked: Vec<Intent>,
@@ -192,11 +189,11 @@ impl Session {
             patience,
             run: None,
             state: State::Forming,
+            work: Work::default(),
             ledger: Ledger::default(),
             newest: Newest::default(),
             marks: Marks { heard: now, last_batch_end: now, window_end: now },
             waiting: VecDeque::new(),
-            duties: VecDeque::new(),
             taken: Taken::default(),
             asked: Vec::new(),
             warm_up: false,
@@ -223,9 +220,9 @@ impl Session {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let silence = self.marks.heard.plus(self.patience);
-        match &self.state {
-            State::Ended => None,
-            State::Receiving(_, last) => Some(silence.min(last.plus(self.result_patience()))),
+        match (&self.state, &self.work.flight) {
+            (State::Ended, _) => None,
+            (_, Some(Flight::Receiving(_, last))) => Some(silence.min(last.plus(self.result_patience()))),
             _ => Some(silence),
         }
     }
@@ -249,6 +246,13 @@ impl Session {
         self.ledger.consensus
     }
 
+    /// Whether ranks train on while their rounds are averaged.
+    #[must_use]
+    pub fn overlaps(&self) -> bool {
+        let mode = self.run.as_ref().and_then(|run| run.mode.parse::<Mode>().ok());
+        mode.is_some_and(|mode| mode.policy() == Policy::Async)
+    }
+
     /// Whether nothing more will come out of this session.
     #[must_use]
     pub fn ended(&self) -> bool {
@@ -269,7 +273,7 @@ impl Session {
             Input::Lost(lost) => self.wait_in_line(Waiting::Lost(lost))?,
             Input::Tick => self.tick(now)?,
             Input::Trained(done) => self.trained(&done, now),
-            Input::SnapshotTaken(taken) => self.snapshot_taken(taken)?,
+            Input::SnapshotTaken(taken) => self.snapshot_taken(taken, now)?,
             Input::Contributed { round, took } => self.contributed(round, took, now),
             Input::ResultGrew { round, chunks } => self.result_grew(round, chunks, now),
             Input::ResultWhole(result) => self.result_whole(result),
@@ -295,8 +299,8 @@ impl Session {
     fn go_on(&mut self, now: Time) -> Result<(), Failure> {
         while !self.state.busy() && !self.ended() {
             // A window may wait already, and after its first batch the replica is not the consensus any more.
-            if matches!(self.state, State::Idle)
-                && let Some(duty) = self.duties.pop_front()
+            if self.can_do_duties()
+                && let Some(duty) = self.work.duties.pop_front()
             {
                 self.begin(duty);
                 continue;
@@ -313,20 +317,22 @@ impl Session {
 
     /// Whether there was anything to do of itself.
     fn next_order(&mut self, now: Time) -> bool {
-        match std::mem::replace(&mut self.state, State::Idle) {
-            State::Window(mut window) => match window.next_batch() {
-                Some(order) => {
-                    self.outputs.push_back(Output::Train(order.clone()));
-                    self.state = State::Training(window, order);
-                }
-                None => self.close_window(*window, now),
-            },
-            other => {
-                self.state = other;
-                return false;
+        if !matches!(self.state, State::Idle) {
+            return false;
+        }
+        let Some(window) = &mut self.work.window else { return false };
+        match window.next_batch(now) {
+            Some(order) => {
+                self.outputs.push_back(Output::Train(order.clone()));
+                self.state = State::Training(order);
+                true
+            }
+            None if window.is_reported() => false,
+            None => {
+                self.close_window(now);
+                true
             }
         }
-        true
     }
 
     fn obey(&mut self, message: Control, now: Time) -> Result<(), Failure> {
@@ -377,7 +383,26 @@ impl Session {
     }
 
     fn unexpected(&self, message: &'static str) -> Violation {
-        Violation::Unexpected { message, state: self.state.name() }
+        Violation::Unexpected { message, state: self.doing() }
+    }
+
+    /// For people: "this rank ...".
+    fn doing(&self) -> &'static str {
+        match &self.state {
+            State::Forming => "was not admitted yet",
+            State::Snapshotting(_) | State::Contributing(_) => "was contributing to a round",
+            State::Applying(_) => "waited for a round's end",
+            State::OnDuty(Duty::Evaluate { .. }) => "was evaluating",
+            State::OnDuty(Duty::Save { .. }) => "was saving",
+            State::Ending(_) | State::Ended => "was ending",
+            State::Training(_) => "was training",
+            State::Idle => match &self.work {
+                Work { flight: Some(Flight::Receiving(..)), .. } => "was receiving a round's result",
+                Work { flight: Some(Flight::Answered(_)), .. } => "waited for a round's end",
+                Work { window: Some(_), .. } => "was training",
+                _ => "had nothing to do",
+            },
+        }
     }
 
     fn admitted_run(&self, message: &'static str) -> Result<&RunConfig, Violation> {
@@ -388,7 +413,8 @@ impl Session {
         if now >= self.marks.heard.plus(self.patience) {
             return Err(Lost::Silent { patience: self.patience }.into());
         }
-        let overdue = matches!(&self.state, State::Receiving(_, last) if now >= last.plus(self.result_patience()));
+        let overdue =
+            matches!(&self.work.flight, Some(Flight::Receiving(_, last)) if now >= last.plus(self.result_patience()));
         if overdue {
             self.acknowledge();
         }
@@ -396,9 +422,10 @@ impl Session {
     }
 
     /// How long no byte of a result may come. After one patience the coordinator lets go whoever holds the round up, and the
-    /// result comes: a rank that gave up at the same moment would miss it for somebody else's fault.
+    /// result comes: a rank that gave up at the same moment would miss it for somebody else's fault. Where ranks train on,
+    /// others may be in a batch that takes longer than that.
     fn result_patience(&self) -> Duration {
-        self.patience.saturating_mul(2)
+        self.patience.saturating_mul(2).saturating_add(self.newest.late)
     }
 
     // Formation.
@@ -409,6 +436,9 @@ impl Session {
         }
         checks::settings(&run, &self.me.ready)?;
         self.run = Some(run);
+        if self.overlaps() {
+            self.newest.late = self.patience.saturating_mul(LATE_UNKNOWN);
+        }
         self.marks.last_batch_end = now;
         self.marks.window_end = now;
         self.state = State::Idle;
@@ -436,18 +466,25 @@ impl Session {
         if taken.is_some_and(|newest| newest >= duty.schedule()) {
             return Ok(());
         }
-        if self.duties.len() >= BACKLOG_MAX {
+        if self.work.duties.len() >= BACKLOG_MAX {
             return Err(Violation::TooMany { limit: BACKLOG_MAX });
         }
         *taken = Some(duty.schedule());
-        self.duties.push_back(duty);
+        self.work.duties.push_back(duty);
         Ok(())
     }
 
+    /// Once a round has begun the last result is being overwritten: duties come before it, or after it.
+    fn can_do_duties(&self) -> bool {
+        let Work { window, flight, .. } = &self.work;
+        matches!(self.state, State::Idle) && flight.is_none() && (window.is_none() || self.overlaps())
+    }
+
     fn begin(&mut self, duty: Duty) {
+        let aside = self.overlaps() && !self.ledger.is_untouched() && self.ledger.consensus.is_some();
         self.outputs.push_back(match duty {
-            Duty::Evaluate { schedule } => Output::Evaluate { schedule },
-            Duty::Save { schedule, version } => Output::Save { schedule, version },
+            Duty::Evaluate { schedule } => Output::Evaluate { schedule, aside },
+            Duty::Save { schedule, version } => Output::Save { schedule, version, aside },
         });
         self.state = State::OnDuty(duty);
     }
@@ -477,14 +514,13 @@ impl Session {
     // The end.
 
     fn end(&mut self, end: End, now: Time) {
-        match std::mem::replace(&mut self.state, State::Ending(Box::new(end))) {
-            State::Window(window) => self.report_window(window.report(), now),
-            // Whoever waits for the round's end never needs its result any more.
-            State::Receiving(round, _) | State::Acked(round) => {
-                self.outputs.push_back(Output::Forget { round: round.round });
-            }
-            _ => {}
+        self.close_window(now);
+        // Whoever waits for the round's end never needs its result any more.
+        if let Some(flight) = self.work.flight.take() {
+            self.outputs.push_back(Output::Forget { round: flight.round().round });
         }
+        self.drop_windows();
+        self.state = State::Ending(Box::new(end));
         self.outputs.push_back(Output::Digest);
     }
 

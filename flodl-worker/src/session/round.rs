@@ -1,24 +1,27 @@
 //! A round as one rank sees it, and what the rank carries from round to round.
 
 use super::message::{Contribution, ResultWhole};
+use super::stock::Positions;
 use core::time::Duration;
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::report::{Received, SyncAck, SyncOutcome};
-use flodl_wire::{Range, Round, Version};
+use flodl_wire::{Epoch, Range, Round, Time, Version};
 
 /// So many rounds in a row with a replica that is not finite end the rank.
 pub(super) const NON_FINITE_ROUNDS_MAX: u32 = 3;
 
-/// What a rank has trained since the last consensus it took, and which one that was.
+/// What a rank has trained since its last snapshot, and which consensus it comes from.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     /// Optimizer steps in this life.
     pub(super) steps_ever: u64,
-    /// Optimizer steps since the last consensus: the mass.
+    /// Optimizer steps since the snapshot of the last contribution: the mass of the next one.
     pub(super) steps: u64,
-    /// The ranges trained and not yet named in a `SnapshotReady` whose round is over.
-    pub(super) ranges: Vec<Range>,
+    /// The positions trained in those steps.
+    pub(super) trained: Positions,
+    /// Those of the contribution of the round that is open.
+    in_round: (u64, Positions),
     /// The consensus that the replica comes from.
     pub(super) consensus: Option<Version>,
     /// Digest of the live tensors right after applying, until it is reported.
@@ -29,15 +32,10 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// A batch of those positions is trained.
-    pub(super) fn trained(&mut self, positions: &[Range]) {
+    pub(super) fn trained(&mut self, epoch: Epoch, positions: &[Range]) {
         self.steps_ever += 1;
         self.steps += 1;
-        for &range in positions {
-            match self.ranges.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => self.ranges.push(range),
-            }
-        }
+        self.trained.push(epoch, positions);
     }
 
     /// What this rank gives to a round, given whether its snapshot is finite. Why not, where nothing.
@@ -53,19 +51,39 @@ impl Ledger {
         Contribution::Absent(why)
     }
 
-    /// The round's result is the replica now.
-    pub(super) fn applied(&mut self, version: Version, digest: u64) {
+    /// What the snapshot holds is the round's from now on; what comes counts anew. Gives the steps and positions in it.
+    pub(super) fn snapshot(&mut self) -> (u64, Positions) {
+        self.in_round = (std::mem::take(&mut self.steps), std::mem::take(&mut self.trained));
+        self.in_round.clone()
+    }
+
+    /// Whether the replica is what its last consensus made of it.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.steps == 0
+    }
+
+    /// The round's result is in the replica now; `digest`: of the replica, where it is nothing but that result. What was
+    /// trained since the snapshot is lost then.
+    pub(super) fn applied(&mut self, version: Version, digest: Option<u64>) {
         self.consensus = Some(version);
-        self.replica_digest = Some((version, digest));
+        self.in_round = Default::default();
+        self.replica_digest = digest.map(|digest| (version, digest));
+        if digest.is_some() {
+            self.forget_training();
+        }
+    }
+
+    /// What was trained since the last snapshot counts for nothing.
+    pub(super) fn forget_training(&mut self) {
         self.steps = 0;
-        self.ranges.clear();
+        self.trained.clear();
     }
 
     /// A round was committed that this rank did not get: it joins the next one.
     pub(super) fn missed(&mut self) {
         self.consensus = None;
-        self.steps = 0;
-        self.ranges.clear();
+        self.in_round = Default::default();
+        self.forget_training();
     }
 
     /// A round was committed without this rank. What it trained was in no round yet, so it still has to be told.
@@ -74,9 +92,46 @@ impl Ledger {
         self.steps = 0;
     }
 
-    /// A round ended with nothing: the replica keeps its steps, their ranges have gone back.
+    /// A round ended with nothing: the replica keeps its steps, their positions have gone back.
     pub(super) fn kept(&mut self) {
-        self.ranges.clear();
+        self.steps += std::mem::take(&mut self.in_round).0;
+    }
+
+    /// A round is run again under another number: what was in it is in the next one.
+    pub(super) fn again(&mut self) {
+        let (steps, mut trained) = std::mem::take(&mut self.in_round);
+        self.steps += steps;
+        trained.append(&mut self.trained);
+        self.trained = trained;
+    }
+}
+
+/// A round whose contribution is out.
+#[derive(Clone, Debug)]
+pub(super) enum Flight {
+    /// Its result is coming; the last of it came at that time.
+    Receiving(OpenRound, Time),
+    /// It is answered; its end is waited for.
+    Answered(OpenRound),
+}
+
+impl Flight {
+    pub(super) fn round(&self) -> &OpenRound {
+        match self {
+            Flight::Receiving(open, _) | Flight::Answered(open) => open,
+        }
+    }
+
+    pub(super) fn round_mut(&mut self) -> &mut OpenRound {
+        match self {
+            Flight::Receiving(open, _) | Flight::Answered(open) => open,
+        }
+    }
+
+    pub(super) fn into_round(self) -> OpenRound {
+        match self {
+            Flight::Receiving(open, _) | Flight::Answered(open) => open,
+        }
     }
 }
 
@@ -154,11 +209,33 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_are_one() {
-        let mut ledger = Ledger::default();
+    fn steps_count_from_the_snapshot_of_the_last_round_that_gave_something() {
         let range = |start, end| Range { start, end };
-        ledger.trained(&[range(0, 4)]);
-        ledger.trained(&[range(4, 6), range(20, 22)]);
-        assert_eq!((ledger.steps, ledger.ranges), (2, vec![range(0, 6), range(20, 22)]));
+        let mut ledger = Ledger { consensus: Some(Version(0)), ..Ledger::default() };
+        ledger.trained(Epoch(0), &[range(0, 4)]);
+        ledger.trained(Epoch(0), &[range(4, 6)]);
+        let (steps, trained) = ledger.snapshot();
+        assert_eq!((steps, trained.counted_from(Epoch(0), 10)), (2, vec![range(0, 6)]));
+        // Trained while the round was averaged: that stays, where its result comes on top.
+        ledger.trained(Epoch(0), &[range(6, 8)]);
+        ledger.applied(Version(1), None);
+        assert_eq!((ledger.steps, ledger.replica_digest), (1, None));
+        // A round that gives nothing leaves its steps in the replica.
+        assert_eq!(ledger.snapshot().0, 1);
+        ledger.trained(Epoch(0), &[range(8, 9)]);
+        ledger.kept();
+        assert_eq!(ledger.snapshot().0, 2);
+        ledger.trained(Epoch(0), &[range(9, 10)]);
+        // Nor does one that is run again, and its positions are told again.
+        let (steps, trained) = ledger.snapshot();
+        assert_eq!((steps, trained.counted_from(Epoch(0), 10)), (1, vec![range(9, 10)]));
+        ledger.trained(Epoch(1), &[range(0, 1)]);
+        ledger.again();
+        let (steps, trained) = ledger.snapshot();
+        assert_eq!((steps, trained.counted_from(Epoch(0), 10)), (2, vec![range(9, 10), range(10, 11)]));
+        ledger.trained(Epoch(1), &[range(1, 2)]);
+        // A result in the replica's place takes what was trained since with it.
+        ledger.applied(Version(2), Some(7));
+        assert_eq!(ledger.snapshot(), (0, Positions::default()));
     }
 }

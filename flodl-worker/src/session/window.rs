@@ -1,11 +1,12 @@
 //! An open window: what is leased, what is trained, and the figures of its report.
 
 use super::message::{BatchOrder, Trained, WarmUp};
-use crate::id;
+use super::stock::{Positions, Stock};
 use core::time::Duration;
-use flodl_elche::{Batches, StopRule, lr_position};
+use flodl_elche::{StopRule, lr_position};
 use flodl_wire::message::Report;
 use flodl_wire::message::control::WindowPlan;
+use flodl_wire::message::join::RunConfig;
 use flodl_wire::message::report::WindowReport;
 use flodl_wire::{Range, Time};
 
@@ -16,34 +17,56 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) struct OpenWindow {
     pub(super) plan: WindowPlan,
-    lease: Batches,
+    stock: Stock,
     stop: StopRule,
-    /// When the first batch was ordered.
+    /// When it began.
     started: Time,
-    /// When the last batch was done (or the first ordered).
+    /// Batches since then.
+    batches: u32,
+    /// When the batch that is out was ordered.
     at: Time,
     told: Time,
-    /// The stop rule has spoken.
-    over: bool,
+    phase: Phase,
     /// The learning rate grows over its batches.
     warms_up: bool,
-    figures: WindowReport,
+    figures: Figures,
+}
+
+/// How far a window is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It goes on.
+    On,
+    /// The stop rule has spoken.
+    Over,
+    /// It is reported; so many batches may still be done before its round's snapshot.
+    Lead { left: u32 },
+}
+
+/// What was done since the last report.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    report: WindowReport,
+    used: Positions,
 }
 
 impl OpenWindow {
-    /// The window of `plan`, whose first batch is ordered `now`, `idle` after the last one of the window before.
-    pub(super) fn new(plan: WindowPlan, batch_size: u32, idle: Duration, now: Time) -> OpenWindow {
-        let figures = WindowReport { window: plan.window, epoch: plan.epoch, idle, ..WindowReport::default() };
+    /// The window of `plan`, which begins `now`, `idle` after the last batch. `before`: what was done since the last report.
+    pub(super) fn new(plan: WindowPlan, run: &RunConfig, before: Figures, (idle, now): (Duration, Time)) -> OpenWindow {
+        let report = WindowReport { window: plan.window, epoch: plan.epoch, idle, ..before.report };
+        let mut stock = Stock::new(run.epoch_len, run.batch_size);
+        stock.add(plan.epoch, &plan.leases);
         OpenWindow {
-            lease: Batches::new(id::spans(&plan.leases), batch_size),
+            stock,
             stop: StopRule::new(plan.budget, plan.quota_max),
             started: now,
+            batches: 0,
             at: now,
             told: now,
-            over: false,
+            phase: Phase::On,
             warms_up: false,
             plan,
-            figures,
+            figures: Figures { report, used: before.used },
         }
     }
 
@@ -52,56 +75,86 @@ impl OpenWindow {
         OpenWindow { warms_up, ..self }
     }
 
-    /// Every range of the window so far, and those that would come to it.
-    pub(super) fn leases_with(&self, more: &[Range]) -> Vec<Range> {
-        [&self.plan.leases, more].concat()
-    }
-
     /// More positions, to be trained after those there are.
     pub(super) fn extend(&mut self, more: &[Range]) {
         self.plan.leases.extend(more);
-        self.lease.extend(&id::spans(more));
+        self.stock.add(self.plan.epoch, more);
+    }
+
+    /// Whether another batch may be trained.
+    pub(super) fn has_more(&self) -> bool {
+        let may = match self.phase {
+            Phase::On => true,
+            Phase::Over => false,
+            Phase::Lead { left } => left > 0,
+        };
+        may && !self.stock.is_empty()
+    }
+
+    /// Whether its report is out.
+    pub(super) fn is_reported(&self) -> bool {
+        matches!(self.phase, Phase::Lead { .. })
     }
 
     /// The next batch, unless the window is over.
-    pub(super) fn next_batch(&mut self) -> Option<BatchOrder> {
-        if self.over {
+    pub(super) fn next_batch(&mut self, now: Time) -> Option<BatchOrder> {
+        if !self.has_more() {
             return None;
         }
-        let positions = id::ranges(&self.lease.next_batch()?);
-        let (global_step, i) = (self.plan.global_step, self.figures.batches);
+        let (epoch, positions) = self.stock.next_batch()?;
+        if let Phase::Lead { left } = &mut self.phase {
+            *left -= 1;
+        }
+        self.at = now;
+        let (global_step, i) = (self.plan.global_step, self.batches);
         let lr_position = lr_position(global_step, i, self.plan.quota, self.plan.quota_sum);
         let warm_up = self.warms_up.then_some(WarmUp { batch: i, of: self.plan.quota.max(1) });
-        Some(BatchOrder { window: self.plan.window, epoch: self.plan.epoch, positions, lr_position, warm_up })
+        Some(BatchOrder { window: self.plan.window, epoch, positions, lr_position, warm_up })
     }
 
     /// Takes the batch that was ordered last as done. Answers with the progress to tell, where it is time to.
-    pub(super) fn trained(&mut self, done: &Trained, positions: &[Range], now: Time) -> Option<Report> {
-        let figures = &mut self.figures;
+    pub(super) fn trained(&mut self, done: &Trained, order: &BatchOrder, now: Time) -> Option<Report> {
         let took = now.since(self.at);
-        if figures.batches == 0 {
-            figures.first = took;
-        } else {
-            figures.rest += took;
+        self.figures.add(done, order, took);
+        self.batches += 1;
+        if self.phase == Phase::On && self.stop.after_batch(took, now.since(self.started)).is_some() {
+            self.phase = Phase::Over;
         }
-        self.at = now;
-        self.over = self.stop.after_batch(took, now.since(self.started)).is_some();
-        figures.batches += 1;
-        figures.samples += flodl_wire::id::samples(positions);
-        figures.data_wait += done.data_wait.min(took);
-        figures.loss_sum += done.outcome.loss_sum;
-        figures.loss_count += done.outcome.samples;
-        figures.lr = done.lr;
         if now.since(self.told) < PROGRESS_EVERY {
             return None;
         }
         self.told = now;
-        let (batches, samples) = (figures.batches, figures.samples);
+        let (batches, samples) = (self.figures.report.batches, self.figures.report.samples);
         Some(Report::Progress { window: self.plan.window, batches, samples })
     }
 
-    /// The window's report. To be called when no batch is out.
-    pub(super) fn report(self) -> WindowReport {
-        WindowReport { used: id::ranges(self.lease.used()), ..self.figures }
+    /// The window's report. To be called once, when no batch is out.
+    pub(super) fn report(&mut self, epoch_len: u64) -> WindowReport {
+        self.phase = Phase::Lead { left: self.plan.overlap.map_or(0, |overlap| overlap.lead) };
+        let Figures { report, used } = std::mem::take(&mut self.figures);
+        WindowReport { used: used.counted_from(report.epoch, epoch_len), ..report }
+    }
+
+    /// What was done since its report.
+    pub(super) fn into_figures(self) -> Figures {
+        self.figures
+    }
+}
+
+impl Figures {
+    fn add(&mut self, done: &Trained, order: &BatchOrder, took: Duration) {
+        let report = &mut self.report;
+        if report.batches == 0 {
+            report.first = took;
+        } else {
+            report.rest += took;
+        }
+        report.batches += 1;
+        report.samples += flodl_wire::id::samples(&order.positions);
+        report.data_wait += done.data_wait.min(took);
+        report.loss_sum += done.outcome.loss_sum;
+        report.loss_count += done.outcome.samples;
+        report.lr = done.lr;
+        self.used.push(order.epoch, &order.positions);
     }
 }

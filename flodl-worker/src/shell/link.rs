@@ -4,7 +4,8 @@ use super::clock::{instant, time_since};
 use super::dial::Links;
 use super::talk::{Shared, Voice, talk};
 use crate::session::Lost;
-use crate::worker::{Event, panic_message};
+use crate::user_code::panic_message;
+use crate::worker::Event;
 use async_channel::{Receiver, Sender, TryRecvError, bounded};
 use async_io::{Timer, block_on};
 use core::cell::Cell;
@@ -31,6 +32,7 @@ pub(super) struct IoThread {
     events: Receiver<Event>,
     reports: Sender<Report>,
     data: Sender<Data>,
+    ahead: Sender<Data>,
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
     ended: Receiver<Infallible>,
@@ -48,11 +50,12 @@ impl IoThread {
         let (event_in, events) = bounded(EVENTS_MAX.saturating_add(chunks));
         let (reports, report_out) = bounded(REPORTS_MAX);
         let (data, data_out) = bounded(CHUNKS_MAX);
+        let (ahead, ahead_out) = bounded(chunks.max(CHUNKS_MAX));
         let (alive, ended) = bounded::<Infallible>(1);
         let shared = Arc::new(Shared::new(time_since(voice.origin)));
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name("flodl-io".to_owned()).spawn(move || {
-            let conversation = talk(links, voice, &theirs, &event_in, (report_out, data_out));
+            let conversation = talk(links, voice, &theirs, &event_in, (report_out, [data_out, ahead_out]));
             let lost = match catch_unwind(AssertUnwindSafe(|| block_on(conversation))) {
                 Ok(lost) => lost,
                 Err(payload) => Some(Lost::IoThread { error: panic_message(&*payload) }),
@@ -61,7 +64,7 @@ impl IoThread {
             lost.map(|lost| event_in.send_blocking(Event::Lost(lost)).is_ok());
             drop(alive);
         })?;
-        Ok(IoThread { events, reports, data, shared, thread, ended, told: Cell::new(false), voice })
+        Ok(IoThread { events, reports, data, ahead, shared, thread, ended, told: Cell::new(false), voice })
     }
 
     /// Closes when the thread is about to end.
@@ -113,6 +116,11 @@ impl IoThread {
         self.send(&self.data, data)
     }
 
+    /// The same for a chunk of a rank that trains on: a whole contribution finds room, however slowly the others give theirs.
+    pub(super) fn data_ahead(&self, data: Data) -> Option<Event> {
+        self.send(&self.ahead, data)
+    }
+
     /// Waits for room as long as the relay gives signs of life: another rank's chunk may be what it waits for itself.
     fn send<M>(&self, channel: &Sender<M>, message: M) -> Option<Event> {
         // Where the thread has ended, its last event says why.
@@ -133,6 +141,7 @@ impl IoThread {
     pub(super) fn finish(self) {
         self.reports.close();
         self.data.close();
+        self.ahead.close();
         self.events.close();
         let ended = async { self.ended.recv().await.is_err() };
         let late = async {

@@ -86,6 +86,7 @@ fn work<T: Trainee>(worker: &mut Worker<'_, T>, io: &IoThread, clock: &mut RealC
         take_events(worker, io, clock);
         let event = match worker.turn(clock) {
             Turn::Report(report) => io.report(report),
+            Turn::Data(data) if worker.session().overlaps() => io.data_ahead(data),
             Turn::Data(data) => io.data(data),
             Turn::Worked => None,
             Turn::End(end) => return end,

@@ -68,7 +68,7 @@ pub(super) async fn talk(
     voice: Voice,
     shared: &Shared,
     events: &Sender<Event>,
-    (reports, data): (Receiver<Report>, Receiver<Data>),
+    (reports, data): (Receiver<Report>, [Receiver<Data>; 2]),
 ) -> Option<Lost> {
     let (control_in, control_out) = links.control.split();
     let (data_in, data_out) = links.data.split();
@@ -156,12 +156,17 @@ async fn write_reports(
     }
 }
 
-async fn write_data(mut writer: Writer, voice: Voice, data: Receiver<Data>) -> Result<(), Lost> {
+/// Sends chunks as they come, on either of two ways that end together.
+async fn write_data(mut writer: Writer, voice: Voice, [data, ahead]: [Receiver<Data>; 2]) -> Result<(), Lost> {
     let stream = Stream::Rank(voice.rank);
-    while let Ok(message) = data.recv().await {
+    loop {
+        let next = future::or(async { data.recv().await.ok() }, async { ahead.recv().await.ok() }).await;
+        // One has ended: what is left is on the other.
+        let rest = || data.try_recv().or_else(|_| ahead.try_recv()).ok();
+        let Some(message) = next.or_else(rest) else { break };
         let sent = writer.send_data(stream, voice.incarnation, &message).await;
         sent.map_err(|error| broken(DATA, error))?;
-        if data.is_empty() {
+        if data.is_empty() && ahead.is_empty() {
             writer.flush().await.map_err(|error| broken(DATA, error))?;
         }
     }

@@ -202,6 +202,7 @@ impl<'a, T: Trainee> Conductor<'a, T> {
                 budget: None,
                 global_step: self.global_step,
                 quota_sum,
+                overlap: None,
             }));
         }
         self.global_step += quota_sum;

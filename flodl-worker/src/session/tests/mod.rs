@@ -13,6 +13,7 @@ use flodl_wire::{Epoch, Range, RunId, SessionId};
 mod hostile;
 mod life;
 mod order;
+mod overlap;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const EPOCH_LEN: u64 = 1000;
@@ -75,6 +76,7 @@ fn window(window: u64, leases: &[Range]) -> WindowPlan {
         budget: None,
         global_step: 100,
         quota_sum: 30,
+        overlap: None,
     }
 }
 
@@ -189,8 +191,9 @@ impl Driver {
                     self.session.handle(Input::Contributed { round, took: ms(2) }, self.now);
                     if self.results { whole(round) } else { continue }
                 }
-                Output::Apply { .. } => Input::Applied { digest: 77 },
-                Output::Evaluate { schedule } => {
+                Output::Apply { how: Application::InPlace, .. } => Input::Applied { digest: Some(77) },
+                Output::Apply { how: Application::OnTop, .. } => Input::Applied { digest: None },
+                Output::Evaluate { schedule, .. } => {
                     for message in std::mem::take(&mut self.during_evaluation) {
                         self.session.handle(Input::Control(message), self.now);
                     }
@@ -261,10 +264,13 @@ fn describe(output: &Output) -> String {
         Output::Snapshot { round } => format!("take {round}"),
         Output::Contribute { what: Contribution::Chunks { mass }, .. } => format!("contribute {mass}"),
         Output::Contribute { what: Contribution::Absent(why), .. } => format!("absent {why:?}"),
+        Output::Apply { how: Application::OnTop, .. } => "apply on top".to_owned(),
         Output::Apply { reset_optimizer, .. } => format!("apply, reset {reset_optimizer}"),
         Output::Forget { round } => format!("forget {round}"),
-        Output::Evaluate { schedule } => format!("evaluate {schedule}"),
-        Output::Save { schedule, version } => format!("save {version} by {schedule}"),
+        Output::Evaluate { schedule, aside: true } => format!("evaluate {schedule} aside"),
+        Output::Evaluate { schedule, .. } => format!("evaluate {schedule}"),
+        Output::Save { schedule, version, aside: true } => format!("save {version} by {schedule} aside"),
+        Output::Save { schedule, version, .. } => format!("save {version} by {schedule}"),
         Output::EpochDone(metrics) => format!("told of {}", metrics.epoch),
         Output::Evaluation(found) => format!("told of the evaluation of {}", found.version),
         Output::Digest => "digest".to_owned(),
