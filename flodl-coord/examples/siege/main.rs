@@ -75,6 +75,7 @@ fn besiege(address: SocketAddr, crowd: &Crowd, (there, over): (Sender<()>, &Atom
     opened
 }
 
+#[expect(clippy::print_stdout, reason = "a program talks to its user")]
 fn main() -> Result<(), Box<dyn Error>> {
     let usage = "usage: siege ADDRESS:PORT (until the standard input ends)";
     let address: SocketAddr = std::env::args().nth(1).ok_or(usage)?.parse().map_err(|_| usage)?;

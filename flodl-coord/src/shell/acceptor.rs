@@ -95,7 +95,12 @@ impl Acceptor {
     pub async fn listen(self, listener: Async<TcpListener>) {
         loop {
             match listener.accept().await {
-                Ok((stream, source)) => self.knock(stream, source),
+                Ok((stream, source)) => {
+                    if self.knock(stream, source) {
+                        // Who has just come needs a moment to show who it is, before it is the oldest itself.
+                        Timer::after(limits::CROWDED_REST).await;
+                    }
+                }
                 Err(error) => self.rest(&error).await,
             }
         }
@@ -125,9 +130,11 @@ impl Acceptor {
         Timer::after(limits::ACCEPT_REST).await;
     }
 
-    fn knock(&self, stream: Async<TcpStream>, source: SocketAddr) {
+    /// Takes in a connection. Whether another one had to go for it.
+    fn knock(&self, stream: Async<TcpStream>, source: SocketAddr) -> bool {
         let (on_drop, dropped) = async_channel::bounded(1);
         let (entry, closed) = self.gate.knock(source.ip(), on_drop);
+        let is_crowded = closed.is_some();
         let this = self.clone();
         smol::spawn(async move {
             if let Some(closed) = closed {
@@ -146,6 +153,7 @@ impl Acceptor {
             }
         })
         .detach();
+        is_crowded
     }
 
     async fn greet(&self, stream: Async<TcpStream>, entry: Entry) -> Result<(), RejectedLink> {

@@ -17,6 +17,9 @@ pub const JOURNAL: usize = 1024;
 pub(crate) const REFUSED_SPEAKERS: usize = 1024;
 /// How long accepting rests after the machine refused a connection (no descriptor left).
 pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How long accepting rests after a connection for which another one had to go: so the sixteenth of a source has had 80 ms
+/// to show who it is.
+pub(crate) const CROWDED_REST: Duration = Duration::from_millis(5);
 /// Sessions that have ended and are still remembered.
 pub(crate) const SESSIONS_LEFT: usize = 64;
 /// How long the data connection of an ended session stays open, so that its relay reads first what its control connection
