@@ -69,6 +69,9 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// From the start of a handshake to its end, either side.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// From a frame's first byte to its last, where a connection keeps such a time: the largest frame at 20 kB/s.
+pub const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Connections whose handshake is not done. At the cap the oldest is closed.
 pub const HALF_OPEN_MAX: usize = 64;
 
@@ -103,6 +106,7 @@ const _: () = {
     assert!(CHUNK_MAX.is_multiple_of(8), "a full chunk holds whole i64 and f32 elements");
     assert!(BYTES_PER_KEY > PAYLOAD_MAX as u64, "a new key has room for at least one frame");
     assert!(HELLO_TIMEOUT.as_secs() < HANDSHAKE_TIMEOUT.as_secs());
+    assert!(PAYLOAD_MAX as u64 / FRAME_TIMEOUT.as_secs() < 20_000, "what the constant's documentation says");
     assert!(HALF_OPEN_PER_SOURCE < HALF_OPEN_MAX, "one source cannot fill the half-open table");
     assert!(LAST_LINES + 1024 < CONTROL_MAX, "quoted output fits a control frame");
     assert!(

@@ -277,7 +277,7 @@ fn another_run_is_refused_with_both_values() {
 
 #[test]
 fn a_peer_that_says_nothing_or_too_little_meets_the_deadline() {
-    let deadlines = Deadlines { hello: Duration::ZERO, total: Duration::ZERO };
+    let deadlines = Deadlines { hello: Duration::ZERO, total: Duration::ZERO, ..Deadlines::default() };
     let timed_out = |waiting_for| HandshakeError::TimedOut { waiting_for, after: Duration::ZERO };
     let controller = Controller::new();
     block_on(async {
@@ -302,7 +302,8 @@ fn a_peer_that_says_nothing_or_too_little_meets_the_deadline() {
             assert_eq!(accepted.map(|_| ()), Err(timed_out("finish")));
         }
     });
-    assert_eq!(Deadlines::default(), Deadlines { hello: Duration::from_secs(5), total: Duration::from_secs(10) });
+    let seconds = Duration::from_secs;
+    assert_eq!(Deadlines::default(), Deadlines { hello: seconds(5), total: seconds(10), frame: seconds(60) });
 }
 
 #[test]

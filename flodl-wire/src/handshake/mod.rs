@@ -14,6 +14,7 @@ pub use accept::{Accept, Admission, Challenged, Greeted, Unheard, greet};
 pub use bytes::{M1_LEN, M2_LEN, M3_LEN, REFUSE_LEN, VERSION_MAX, VERSION_MIN};
 pub use dial::{Dialler, Finish};
 
+use crate::connection::Terms;
 use crate::frame::{Opener, Sealer};
 use crate::{HostId, Incarnation, Rank, RunId, SessionId};
 use core::fmt;
@@ -115,6 +116,15 @@ pub struct Established {
     pub sealer: Sealer,
     /// Opens what the other side sends.
     pub opener: Opener,
+}
+
+impl Established {
+    /// What the accepting side has given it.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        let Established { session, patience, generation, membership_epoch, .. } = *self;
+        Terms { session, patience, generation, membership_epoch }
+    }
 }
 
 /// Why there is no connection.

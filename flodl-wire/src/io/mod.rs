@@ -8,9 +8,10 @@ mod read;
 mod shake;
 mod write;
 
+pub use crate::connection::Deadlines;
 pub use duplex::{Duplex, duplex};
 pub use read::{FrameReader, RecvError};
-pub use shake::{Deadlines, accept, accept_within, connect, connect_within};
+pub use shake::{accept, accept_within, connect, connect_within};
 pub use write::{FrameWriter, SendError};
 
 use crate::SessionId;

@@ -1,29 +1,17 @@
-//! The handshake over a stream, within total deadlines.
+//! The handshake over a stream, within total deadlines: [`Connection`] says what to do, and this does it.
+
+#![allow(clippy::disallowed_methods, reason = "the shell of a connection, which has to tell it the time")]
 
 use super::Link;
-use crate::handshake::{Admission, Dialler, Finish, HandshakeError, Hello, M1_LEN, M3_LEN, Unheard, greet};
-use crate::limits::{HANDSHAKE_TIMEOUT, HELLO_TIMEOUT};
+use crate::Time;
+use crate::connection::{Close, Connection, Deadlines, Event};
+use crate::handshake::{Admission, Established, HandshakeError, Hello};
 use crate::secret::DialKeys;
 use async_io::Timer;
-use core::time::Duration;
 use futures_lite::future;
 use futures_lite::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use std::io::{Error, ErrorKind};
-
-/// How long a handshake may take: totals from its start, however the bytes trickle in.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Deadlines {
-    /// Accepting: to the whole hello.
-    pub hello: Duration,
-    /// To the end.
-    pub total: Duration,
-}
-
-impl Default for Deadlines {
-    fn default() -> Deadlines {
-        Deadlines { hello: HELLO_TIMEOUT, total: HANDSHAKE_TIMEOUT }
-    }
-}
+use std::time::Instant;
 
 /// Dials: sends the hello, checks the answer, proves who this side is. `nonce` is 32 random bytes that were never used before.
 ///
@@ -52,35 +40,10 @@ pub async fn connect_within<S: AsyncRead + AsyncWrite + Unpin>(
     nonce: [u8; 32],
     deadlines: Deadlines,
 ) -> Result<Link<S>, HandshakeError> {
-    let dialler = Dialler::new(hello, keys.into(), nonce);
-    let shake = dial(&mut stream, dialler);
-    let established = within(deadlines.total, "answer to the hello", shake).await?;
+    let connection = Connection::dial(hello, keys, nonce, Time::ZERO).within(deadlines);
+    let nobody_asks = |_: &mut Connection, _: Hello| None;
+    let established = drive(&mut stream, connection, nobody_asks).await?;
     Ok(Link::new(stream, established))
-}
-
-async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
-    mut dialler: Dialler,
-) -> Result<crate::handshake::Established, HandshakeError> {
-    // A stranger's connection may be reset before its hello is even written: that, too, is silence.
-    if let Err(error) = stream.write_all(dialler.m1()).await {
-        return Err(broken(&error, "sending the hello", || dialler.closed()));
-    }
-    if let Err(error) = stream.flush().await {
-        return Err(broken(&error, "sending the hello", || dialler.closed()));
-    }
-    let Finish { m3, established } = loop {
-        let n = match stream.read(dialler.space()).await {
-            Ok(0) => return Err(dialler.closed()),
-            Ok(n) => n,
-            Err(error) => return Err(broken(&error, "reading the answer to the hello", || dialler.closed())),
-        };
-        if let Some(finish) = dialler.filled(n)? {
-            break finish;
-        }
-    };
-    send(stream, &m3, "sending the finish").await?;
-    Ok(established)
 }
 
 /// Accepts: checks the hello, asks `policy`, challenges, checks the proof. `nonce` is 32 random bytes that were never used before.
@@ -109,71 +72,105 @@ pub async fn accept_within<S: AsyncRead + AsyncWrite + Unpin>(
     nonce: [u8; 32],
     deadlines: Deadlines,
 ) -> Result<(Link<S>, Hello), HandshakeError> {
-    let shake = async {
-        let mut m1 = [0; M1_LEN];
-        within(deadlines.hello, "hello", receive(&mut stream, &mut m1, "hello")).await?;
-        let admitted = greet(policy.gate_key(), &m1).and_then(|greeted| {
-            let hello = *greeted.hello();
-            greeted.admit(policy, nonce).map(|(challenged, m2)| (challenged, m2, hello))
-        });
-        let (challenged, m2, hello) = match admitted {
-            Ok(admitted) => admitted,
-            Err(unheard) => return Err(turn_away(&mut stream, unheard).await),
-        };
-        send(&mut stream, &m2, "sending the challenge").await?;
-        let mut m3 = [0; M3_LEN];
-        receive(&mut stream, &mut m3, "finish").await?;
-        Ok((challenged.finish(&m3)?, hello))
+    let connection = Connection::accept(policy.gate_key(), nonce, Time::ZERO).within(deadlines);
+    let mut heard = None;
+    let admit = |connection: &mut Connection, hello| {
+        heard = Some(hello);
+        connection.admit(policy)
     };
-    let (established, hello) = within(deadlines.total, "finish", shake).await?;
+    let established = drive(&mut stream, connection, admit).await?;
+    let hello = heard.ok_or(HandshakeError::Closed { waiting_for: "hello" })?;
     Ok((Link::new(stream, established), hello))
 }
 
-/// Says what there is to say to a peer that is not let in. That it cannot be said changes nothing about why.
-async fn turn_away<S: AsyncWrite + Unpin>(stream: &mut S, unheard: Unheard) -> HandshakeError {
-    match unheard {
-        Unheard::Silence(error) => error,
-        Unheard::Refusal(refusal, error) => match send(stream, &*refusal, "sending the refusal").await {
-            Ok(()) | Err(_) => error,
-        },
-    }
+/// What a stream did.
+enum Step {
+    Took(usize),
+    Gave(usize),
+    Late,
 }
 
-async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8], doing: &'static str) -> Result<(), HandshakeError> {
-    stream.write_all(bytes).await.map_err(|error| HandshakeError::Io { doing, kind: error.kind() })?;
-    stream.flush().await.map_err(|error| HandshakeError::Io { doing, kind: error.kind() })
-}
-
-async fn receive<S: AsyncRead + Unpin>(
+/// Does what the connection asks for until it is open and has written its last word, or is over.
+async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    bytes: &mut [u8],
-    waiting_for: &'static str,
-) -> Result<(), HandshakeError> {
-    stream.read_exact(bytes).await.map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            HandshakeError::Closed { waiting_for }
+    mut connection: Connection,
+    mut admit: impl FnMut(&mut Connection, Hello) -> Option<Event>,
+) -> Result<Established, HandshakeError> {
+    let began = Instant::now();
+    let now = || Time::ZERO.plus(began.elapsed());
+    let mut over = None;
+    loop {
+        if connection.outgoing().is_empty() {
+            match over {
+                Some(error) => return Err(error),
+                None if connection.is_open() => break,
+                None => {}
+            }
         }
-        kind => HandshakeError::Io { doing: waiting_for, kind },
-    })
+        let late = until(began, connection.deadline());
+        let mut event = match future::or(step(stream, &mut connection), late).await {
+            Ok(Step::Took(n)) => {
+                connection.sent(n);
+                None
+            }
+            Ok(Step::Gave(0)) => connection.ended(),
+            Ok(Step::Gave(n)) => connection.filled(n, now()),
+            Ok(Step::Late) => None,
+            Err(error) => return Err(over.unwrap_or_else(|| broken(&error, connection))),
+        };
+        if let Some(Event::Hello(hello)) = event {
+            event = admit(&mut connection, hello);
+        }
+        if let Some(Event::Closed(close)) = event.or_else(|| connection.tick(now())) {
+            over = Some(refusal(close));
+        }
+    }
+    let ended = HandshakeError::Closed { waiting_for: connection.waiting_for() };
+    connection.into_parts().map(|(established, _)| established).ok_or(ended)
 }
 
-fn broken(error: &Error, doing: &'static str, closed: impl FnOnce() -> HandshakeError) -> HandshakeError {
-    match error.kind() {
-        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe | ErrorKind::WriteZero => {
-            closed()
-        }
-        kind => HandshakeError::Io { doing, kind },
+/// Writes what there is to write, else reads.
+async fn step<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, connection: &mut Connection) -> Result<Step, Error> {
+    let waiting = connection.outgoing().len();
+    let outcome = if waiting > 0 {
+        stream.write(connection.outgoing()).await.map(Step::Took)
+    } else {
+        stream.read(connection.space()).await.map(Step::Gave)
+    };
+    match outcome {
+        Ok(Step::Took(0)) => Err(ErrorKind::WriteZero.into()),
+        Ok(Step::Took(n)) if n >= waiting => stream.flush().await.map(|()| Step::Took(n)),
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Step::Took(0)),
+        outcome => outcome,
     }
 }
 
-async fn within<T>(
-    after: Duration,
-    waiting_for: &'static str,
-    work: impl Future<Output = Result<T, HandshakeError>>,
-) -> Result<T, HandshakeError> {
-    future::or(work, async {
-        Timer::after(after).await;
-        Err(HandshakeError::TimedOut { waiting_for, after })
-    })
-    .await
+async fn until(began: Instant, deadline: Option<Time>) -> Result<Step, Error> {
+    let at = deadline.and_then(|deadline| began.checked_add(deadline.since(Time::ZERO)));
+    match at {
+        Some(at) => Timer::at(at).await,
+        None => future::pending().await,
+    };
+    Ok(Step::Late)
+}
+
+/// What it means that the stream failed. A stranger's connection may be reset before its hello is even written: that, too, is
+/// silence.
+fn broken(error: &Error, mut connection: Connection) -> HandshakeError {
+    let is_end = matches!(
+        error.kind(),
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe | ErrorKind::WriteZero
+    );
+    match connection.ended() {
+        Some(Event::Closed(close)) if is_end => refusal(close),
+        _ => HandshakeError::Io { doing: "shaking hands", kind: error.kind() },
+    }
+}
+
+/// Why there is no link.
+fn refusal(close: Close) -> HandshakeError {
+    match close {
+        Close::Handshake(error) => error,
+        _ => HandshakeError::Closed { waiting_for: "end of the handshake" },
+    }
 }

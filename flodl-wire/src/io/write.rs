@@ -1,6 +1,7 @@
 //! Frames to a stream.
 
 use crate::Incarnation;
+use crate::connection::Outbox;
 use crate::frame::{Frame, SealError, Sealer, Stream};
 use crate::limits::WRITE_BEHIND;
 use crate::message::Data;
@@ -31,8 +32,7 @@ pub enum SendError {
 pub struct FrameWriter<W> {
     stream: W,
     sealer: Sealer,
-    sealed: Vec<u8>,
-    written: usize,
+    outbox: Outbox,
 }
 
 impl<W> fmt::Debug for FrameWriter<W> {
@@ -45,13 +45,13 @@ impl<W> fmt::Debug for FrameWriter<W> {
 impl<W> FrameWriter<W> {
     /// A writer of the frames that `sealer` seals.
     pub fn new(stream: W, sealer: Sealer) -> FrameWriter<W> {
-        FrameWriter { stream, sealer, sealed: Vec::new(), written: 0 }
+        FrameWriter { stream, sealer, outbox: Outbox::default() }
     }
 
     /// Bytes that are sealed and not yet written.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.sealed.len().saturating_sub(self.written)
+        self.outbox.len()
     }
 }
 
@@ -63,7 +63,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     /// Where the other side would refuse the frame, or the stream fails.
     pub async fn send(&mut self, frame: &Frame) -> Result<(), SendError> {
         self.make_room().await?;
-        Ok(self.sealer.seal(frame, &mut self.sealed)?)
+        Ok(self.sealer.seal(frame, self.outbox.end())?)
     }
 
     /// The same for a data message: a chunk's elements are copied once, to where they are sealed.
@@ -73,7 +73,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     /// Where the other side would refuse the frame, or the stream fails.
     pub async fn send_data(&mut self, stream: Stream, incarnation: Incarnation, data: &Data) -> Result<(), SendError> {
         self.make_room().await?;
-        Ok(self.sealer.seal_data(stream, incarnation, data, &mut self.sealed)?)
+        Ok(self.sealer.seal_data(stream, incarnation, data, self.outbox.end())?)
     }
 
     /// Writes all that is queued, and flushes the stream.
@@ -100,24 +100,18 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         if self.pending() >= WRITE_BEHIND {
             self.write_out().await?;
         }
-        if self.written >= WRITE_BEHIND {
-            self.sealed.drain(..self.written);
-            self.written = 0;
-        }
         Ok(())
     }
 
     async fn write_out(&mut self) -> Result<(), SendError> {
         while self.pending() > 0 {
-            match self.stream.write(self.sealed.get(self.written..).unwrap_or_default()).await {
+            match self.stream.write(self.outbox.waiting()).await {
                 Ok(0) => return Err(SendError::Io { kind: ErrorKind::WriteZero }),
-                Ok(n) => self.written = self.written.saturating_add(n),
+                Ok(n) => self.outbox.written(n),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(SendError::Io { kind: error.kind() }),
             }
         }
-        self.sealed.clear();
-        self.written = 0;
         Ok(())
     }
 }

@@ -5,9 +5,10 @@
 #![allow(unreachable_pub, reason = "a test program exports nothing")]
 
 use core::time::Duration;
+use flodl_wire::connection::{Connection, Event};
 use flodl_wire::handshake::{Accept, Admission, Dialler, Established, greet};
 use flodl_wire::secret::{DialKeys, GateKey, PeerKey, RankKeys};
-use flodl_wire::{Channel, Hello, HostId, Incarnation, Rank, Role, RunId, Secret, SessionId};
+use flodl_wire::{Channel, Hello, HostId, Incarnation, Rank, Role, RunId, Secret, SessionId, Time};
 
 pub mod samples;
 
@@ -120,4 +121,40 @@ pub fn handshake(hello: Hello) -> (Messages, Established, Established) {
     let finish = dialler.filled(m2.len()).unwrap().expect("a whole challenge is answered");
     let accepted = challenged.finish(&finish.m3).unwrap();
     (Messages { m1, m2, m3: finish.m3 }, finish.established, accepted)
+}
+
+/// Both sides of a connection, nothing said yet: the dialling one, the accepting one.
+pub fn connections(hello: Hello) -> (Connection, Connection) {
+    let dialling = Connection::dial(hello, keys_for(&hello), NONCE_C, Time::ZERO);
+    (dialling, Connection::accept(&secret().gate_key(), NONCE_S, Time::ZERO))
+}
+
+/// What `bytes` mean to a connection, its hello admitted.
+pub fn take(to: &mut Connection, mut bytes: &[u8]) -> Vec<Event> {
+    let mut events = Vec::new();
+    while let Some(event) = to.receive(&mut bytes, Time::ZERO) {
+        let is_hello = matches!(event, Event::Hello(_));
+        events.push(event);
+        if is_hello {
+            events.extend(to.admit(&Controller::new()));
+        }
+    }
+    events
+}
+
+/// All that a connection has to say.
+pub fn said(by: &mut Connection) -> Vec<u8> {
+    let bytes = by.outgoing().to_vec();
+    by.sent(bytes.len());
+    bytes
+}
+
+/// Both sides of a connection whose handshake is done.
+pub fn open(hello: Hello) -> (Connection, Connection) {
+    let (mut below, mut above) = connections(hello);
+    take(&mut above, &said(&mut below));
+    take(&mut below, &said(&mut above));
+    take(&mut above, &said(&mut below));
+    assert!(below.is_open() && above.is_open());
+    (below, above)
 }

@@ -105,7 +105,7 @@ async fn shake(
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|error| DialError::Random(error.to_string()))?;
     let total = environment.patience.min(HANDSHAKE_TIMEOUT);
-    let deadlines = Deadlines { hello: HELLO_TIMEOUT.min(total), total };
+    let deadlines = Deadlines { hello: HELLO_TIMEOUT.min(total), total, ..Deadlines::default() };
     let linked = connect_within(stream, hello, keys, nonce, deadlines).await;
     linked.map_err(|error| DialError::Handshake { socket: environment.socket.clone(), channel, error })
 }
