@@ -4,8 +4,11 @@
 
 mod common;
 
-use common::{data_hello, handshake, relay_hello};
+use common::{Controller, NONCE_S, data_hello, handshake, relay_hello};
+use flodl_wire::Time;
 use flodl_wire::codec::decode;
+use flodl_wire::connection::{Connection, Event};
+use flodl_wire::handshake::Admission;
 use flodl_wire::limits::{CONTROL_MAX, PAYLOAD_MAX};
 use flodl_wire::message::{Control, HostReport, Report};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -83,6 +86,24 @@ fn c11_a_refused_length_asks_for_nothing_and_a_plausible_one_for_one_frame() {
     }
     let most = limit(16, true, (PAYLOAD_MAX + 16) as u32);
     assert!((PAYLOAD_MAX..PAYLOAD_MAX + 256).contains(&most), "{most}");
+}
+
+#[test]
+fn c11_a_stranger_costs_no_memory_and_a_refused_member_its_refusal() {
+    let most = |m1: [u8; 120], policy: &Controller| {
+        let mut above = Connection::accept(policy.gate_key(), NONCE_S, Time::ZERO);
+        largest(|| {
+            if let Some(Event::Hello(_)) = above.receive(&mut &m1[..], Time::ZERO) {
+                assert!(above.admit(policy).is_some());
+            }
+            assert!(!above.is_open());
+        })
+    };
+    let m1 = handshake(relay_hello()).0.m1;
+    let mut stranger = m1;
+    stranger[50] ^= 1;
+    assert_eq!(most(stranger, &Controller::new()), 0);
+    assert!(most(m1, &Controller::refusing("no room")) < 1024);
 }
 
 /// `bytes` that stop right after a list or text which claims `claim` entries.
