@@ -102,12 +102,15 @@ pub(crate) struct TicketArgs {
     /// Run directory of `flodl serve` [default: the only flodl-run-* folder here]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
+    /// Write the ticket to standard output and no file, for ssh
+    #[arg(long)]
+    pub(crate) stdout: bool,
 }
 
 /// `flodl join`.
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// The ticket that `flodl ticket HOST` wrote
+    /// The ticket that `flodl ticket HOST` wrote; - reads it from standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) ticket: PathBuf,
     /// The controller's address, where it is another than the ticket says

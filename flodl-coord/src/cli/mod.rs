@@ -139,7 +139,7 @@ fn follow(command: Command, extensions: Extensions, console: &Console) -> Result
 fn write_ticket(args: &args::TicketArgs) -> Result<ExitCode, Failure> {
     let here = env::current_dir().map_err(|error| Failure::failed(format!("there is no current folder: {error}")))?;
     let told = ticket::write(args, &here).map_err(Failure::failed)?;
-    tell(&told);
+    tell(told.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

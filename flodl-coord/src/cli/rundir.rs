@@ -1,5 +1,6 @@
 //! The folder that holds what a run leaves, and the files in it: whole or not there, and their owner's alone.
 
+use flodl_wire::limits::TICKET_TEXT;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -136,7 +137,8 @@ pub(crate) fn read_small(path: &Path) -> Result<Vec<u8>, FileError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FileError::Missing { path }),
         Err(error) => return Err(FileError::Unreadable { path, error }),
     };
-    let mut bytes = Vec::new();
+    // Room for a secret or a ticket: a buffer that grows would leave copies of keys behind.
+    let mut bytes = Vec::with_capacity(2 * TICKET_TEXT);
     match file.take(SMALL_FILE_MAX + 1).read_to_end(&mut bytes) {
         Err(error) => Err(FileError::Unreadable { path, error }),
         Ok(_) if bytes.len() as u64 > SMALL_FILE_MAX => {

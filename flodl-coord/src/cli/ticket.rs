@@ -72,26 +72,32 @@ impl Credentials {
     }
 }
 
-/// Writes `ticket-HOST` into `here` and says what to do with it.
-pub(crate) fn write(args: &TicketArgs, here: &Path) -> Result<String, NoTicket> {
+/// What standard output is to say: the ticket, where that was asked for; else `ticket-HOST` is written into `here`, and this
+/// says what to do with it. It may hold keys, so it is overwritten when it is dropped.
+pub(crate) fn write(args: &TicketArgs, here: &Path) -> Result<Zeroizing<String>, NoTicket> {
     let dir = RunDir::find(args.run_dir.as_deref(), here)?;
     let credentials = Credentials::read(&dir)?;
+    let ticket = credentials.ticket(&args.host).to_text();
+    if args.stdout {
+        return Ok(ticket);
+    }
     let name = format!("ticket-{}", args.host.name);
     let path = here.join(&name);
-    write_private(&path, credentials.ticket(&args.host).to_text().as_bytes())?;
+    write_private(&path, ticket.as_bytes())?;
     let address = match credentials.address.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() => format!(" THIS-MACHINE:{}", address.port()),
         _ => String::new(),
     };
-    Ok(format!(
+    Ok(Zeroizing::new(format!(
         "wrote {name}: it lets one host join run {}. Copy it there (nobody else may read it) and start its ranks with\n  \
          flodl join --ticket {name}{address} -n RANKS -- PROGRAM",
         credentials.run_id
-    ))
+    )))
 }
 
-/// Reads a ticket.
+/// Reads a ticket; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<Ticket, NoTicket> {
+    let path = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
     let bytes = Zeroizing::new(read_small(path)?);
     let unreadable = |error| NoTicket::Unreadable { path: path.to_owned(), error };
     if bytes.len() > TICKET_TEXT {
@@ -119,19 +125,24 @@ mod tests {
         let credentials = Credentials { run_id, secret, address: "127.0.0.1:4711".to_owned() };
         credentials.write(&dir).expect("can be written");
 
-        let args = TicketArgs { host: host("box-2"), run_dir: None };
+        let args = TicketArgs { host: host("box-2"), run_dir: None, stdout: false };
         let told = write(&args, temp.path()).expect("the run is there");
-        assert!(told.contains("flodl join --ticket ticket-box-2 -n"), "{told}");
+        assert!(told.contains("flodl join --ticket ticket-box-2 -n"), "{}", *told);
         let ticket = read(&temp.path().join("ticket-box-2")).expect("was written");
         assert_eq!((ticket.address.as_str(), ticket.run_id), ("127.0.0.1:4711", run_id));
         assert_eq!(ticket.host_key.expose(), credentials.ticket(&host("box-2")).host_key.expose());
+
+        let args = TicketArgs { host: host("box-3"), run_dir: None, stdout: true };
+        let told = write(&args, temp.path()).expect("the run is there");
+        assert_eq!(*told, *credentials.ticket(&host("box-3")).to_text(), "the ticket and nothing else");
+        assert!(!temp.path().join("ticket-box-3").exists(), "and no file");
     }
 
     #[test]
     fn what_is_missing_or_damaged_is_named() {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let dir = RunDir::create(&temp.path().join("run")).expect("can be made");
-        let args = TicketArgs { host: host("a"), run_dir: Some(dir.path().to_owned()) };
+        let args = TicketArgs { host: host("a"), run_dir: Some(dir.path().to_owned()), stdout: false };
         let error = write(&args, temp.path()).expect_err("nothing there").to_string();
         assert!(error.contains("secret is not there") && error.contains("--run-dir"), "{error}");
         dir.write(SECRET, b"no secret").expect("can be written");
