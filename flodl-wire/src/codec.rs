@@ -128,6 +128,8 @@ const fn limited<const N: usize>() -> Configuration<LittleEndian, Varint, Limit<
     standard().with_limit::<N>()
 }
 
+/// Bytes that most messages stay below.
+const SHORT: usize = 256;
 const SMALL: usize = 1 << 10;
 const MEDIUM: usize = 1 << 16;
 
@@ -138,8 +140,15 @@ const MEDIUM: usize = 1 << 16;
 /// Where it is longer than [`CONTROL_MAX`] or its values contradict each other.
 pub fn encode<T: Serialize + Check>(message: &T) -> Result<Vec<u8>, EncodeError> {
     message.check().map_err(EncodeError::Invalid)?;
-    let bytes = bincode::serde::encode_to_vec(message, limited::<{ 8 * CONTROL_MAX }>())
-        .map_err(|error| EncodeError::Codec(error.to_string()))?;
+    let config = limited::<{ 8 * CONTROL_MAX }>();
+    // Most messages are short: their bytes are allocated once, when it is known how many there are.
+    let mut short = [0; SHORT];
+    let bytes = match bincode::serde::encode_into_slice(message, &mut short, config) {
+        Ok(len) => Ok(short.get(..len).unwrap_or_default().to_vec()),
+        Err(bincode::error::EncodeError::UnexpectedEnd) => bincode::serde::encode_to_vec(message, config),
+        Err(error) => Err(error),
+    };
+    let bytes = bytes.map_err(|error| EncodeError::Codec(error.to_string()))?;
     if bytes.len() > CONTROL_MAX {
         return Err(EncodeError::TooLong { len: bytes.len(), max: CONTROL_MAX });
     }

@@ -155,7 +155,7 @@ impl Opener {
             State::Body { raw, header, mut body, .. } => {
                 self.keys.open(&raw, body.bytes_mut()).ok_or(OpenError::Forged { seq: header.seq })?;
                 let Header { kind, stream, incarnation, payload_len, .. } = header;
-                Ok(Some(Frame { kind, stream, incarnation, payload: body.freeze(payload_len) }))
+                Ok(Some(Frame { kind, stream, incarnation, payload: self.pool.freeze(body, payload_len) }))
             }
             State::Failed(error) => Err(error),
         }
