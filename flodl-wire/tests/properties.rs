@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::samples::{controls, host_reports, reports};
+use common::samples::{CONTROL_NAMES, HOST_REPORT_NAMES, REPORT_NAMES, controls, host_reports, reports};
 use common::{data_hello, handshake, keys_for, relay_hello, secret};
 use core::time::Duration;
 use flodl_wire::codec::{decode, encode};
@@ -205,5 +205,23 @@ fn c11_a_message_cut_anywhere_is_no_message() {
             assert!(decode::<Report>(&bytes[..len]).is_err(), "{message:?} cut to {len}");
         }
         assert!(decode::<Report>(&[&bytes[..], &[0]].concat()).is_err(), "{message:?} and a byte more");
+    }
+}
+
+#[test]
+fn c11_a_variant_that_nobody_knows_is_no_message() {
+    for number in 0..=250u8 {
+        for len in [1, 2, 9, 64, 500] {
+            let mut bytes = vec![0; len];
+            bytes[0] = number;
+            let at = usize::from(number);
+            assert!(at < CONTROL_NAMES.len() || decode::<Control>(&bytes).is_err(), "order {number}");
+            assert!(at < REPORT_NAMES.len() || decode::<Report>(&bytes).is_err(), "report {number}");
+            assert!(at < HOST_REPORT_NAMES.len() || decode::<HostReport>(&bytes).is_err(), "host report {number}");
+        }
+    }
+    for number in [u64::from(u16::MAX), u64::from(u32::MAX), u64::MAX] {
+        let bytes = bincode::serde::encode_to_vec(number, bincode::config::standard()).unwrap();
+        assert!(decode::<Control>(&bytes).is_err() && decode::<Report>(&bytes).is_err());
     }
 }
