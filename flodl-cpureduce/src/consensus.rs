@@ -1,7 +1,9 @@
 //! The root's two copies of the model: the committed consensus and the result of the open round.
 
 use crate::round::writable;
-use crate::{Average, Base, ChunkSpec, Codec, Coded, Coder, Digest, Layout, Mass, Outer, Section, kernel};
+use crate::{
+    Average, Base, ChunkSpec, Codec, Coded, Coder, Digest, Layout, Mass, Outer, OuterStateError, Section, kernel,
+};
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
@@ -143,6 +145,21 @@ impl Consensus {
     pub fn with_codec(self, codec: Codec) -> Self {
         let coder = (codec != Codec::F32).then(|| Coder::new(codec, self.layout));
         Self { coder, ..self }
+    }
+
+    /// The outer optimizer's state after the last commit: it belongs into a checkpoint beside the consensus.
+    #[must_use]
+    pub fn outer_state(&self) -> Vec<u8> {
+        self.outer.state(&self.layout)
+    }
+
+    /// Takes up the outer optimizer's state of a checkpoint. A round that is open is abandoned.
+    ///
+    /// # Errors
+    /// [`OuterStateError`]; the state is what it was then.
+    pub fn restore_outer(&mut self, state: &[u8]) -> Result<(), OuterStateError> {
+        self.abandon();
+        self.outer.restore(&self.layout, state)
     }
 
     /// The layout of its chunks.

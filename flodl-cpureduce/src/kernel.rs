@@ -8,6 +8,7 @@
 //!
 //! All functions panic if the lengths of their arguments do not belong together, like `copy_from_slice`.
 
+mod descend;
 mod dispatch;
 mod element;
 mod measure;
@@ -15,6 +16,7 @@ mod narrow;
 #[cfg(test)]
 mod tests;
 
+use crate::Momentum;
 use dispatch::vectorised;
 
 /// The exponent bits of an `f32`: all set means infinite or not a number.
@@ -137,7 +139,22 @@ vectorised! {
     ///
     /// Where nothing was trained since and `pull` is 1 use [`read_f32`] instead: it gives the bits of the consensus,
     /// while a sum of differences is rounded.
-    pub fn pull_towards(values: &mut [f32], consensus: &[u8], snapshot: &[f32], pull: f32) = element::pull_towards;
+    pub fn pull_towards(values: &mut [f32], consensus: &[u8], snapshot: &[f32], pull: f32) = descend::pull_towards;
+
+    /// `values += pull * (consensus - values)`, for `f32` data: the same where nothing was trained since.
+    pub fn pull(values: &mut [f32], consensus: &[u8], pull: f32) = descend::pull;
+
+    /// A step of [`SlowMomentum`](crate::SlowMomentum): `next = momentum * velocity + (previous - average)`, and then
+    /// `average = previous - learning_rate * next`.
+    pub fn slow_momentum(
+        previous: &[u8], average: &mut [u8], velocity: &[f32], next: &mut [f32], momentum: Momentum
+    ) = descend::slow_momentum;
+
+    /// A step of [`Nesterov`](crate::Nesterov): with `g = previous - average` it is `next = momentum * velocity + g`, and
+    /// then `average = previous - learning_rate * (g + momentum * next)`.
+    pub fn nesterov(
+        previous: &[u8], average: &mut [u8], velocity: &[f32], next: &mut [f32], momentum: Momentum
+    ) = descend::nesterov;
 
     /// Writes `f32` data into `out`.
     pub fn read_f32(data: &[u8], out: &mut [f32]) = element::read_f32;

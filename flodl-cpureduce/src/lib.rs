@@ -3,6 +3,7 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+mod apply;
 mod codec;
 mod consensus;
 mod digest;
@@ -13,11 +14,14 @@ mod outer;
 mod round;
 mod source;
 
+pub use apply::{Pull, PullError, apply_result};
 pub use codec::{Base, Codec, Coded, Coder, DecodeError, UnknownCodec, decode};
 pub use consensus::{CommitError, Consensus, ConsensusError};
 pub use digest::Digest;
 pub use layout::{CHUNK_BYTES, CHUNKS_MAX, ChunkSpec, LAYOUT_BYTES_MAX, Layout, LayoutError, Section};
 pub use mass::{Mass, MassError};
-pub use outer::{Average, Outer};
+pub use outer::{
+    Average, Momentum, MomentumError, Nesterov, Outer, OuterRule, OuterRuleError, OuterStateError, SlowMomentum,
+};
 pub use round::{AHEAD_BYTES_MAX, Absence, Contributor, Fold, FoldError, Folded, Outcome, Record, Reject};
 pub use source::{AverageError, DivergenceMeter, LengthMismatch, average, contribution_chunk, integer_chunk};

@@ -92,16 +92,6 @@ pub(super) fn all_finite(data: &[u8]) -> bool {
 }
 
 #[inline(always)]
-pub(super) fn pull_towards(values: &mut [f32], consensus: &[u8], snapshot: &[f32], pull: f32) {
-    let consensus = words(consensus);
-    assert_eq!(values.len(), consensus.len(), "{LENGTHS}");
-    assert_eq!(values.len(), snapshot.len(), "{LENGTHS}");
-    for ((value, consensus), &snapshot) in values.iter_mut().zip(consensus).zip(snapshot) {
-        *value += pull * (f32::from_le_bytes(*consensus) - snapshot);
-    }
-}
-
-#[inline(always)]
 pub(super) fn read_f32(data: &[u8], out: &mut [f32]) {
     let data = words(data);
     assert_eq!(data.len(), out.len(), "{LENGTHS}");

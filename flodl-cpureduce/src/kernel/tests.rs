@@ -246,6 +246,25 @@ fn check_difference(level: Level, (sum, base): (&[f32], &[f32]), mass: f32, left
     assert_eq!(finite, all_are_finite(&expected));
 }
 
+fn check_outer(level: Level, (previous, average): (&[f32], &[f32]), velocity: &[f32]) {
+    let momentum = Momentum::new(0.7, 0.9).unwrap();
+    let n = previous.len();
+    for is_nesterov in [false, true] {
+        let mut data = shifted(average, 1);
+        let mut next = vec![0.0; n];
+        let kernel = if is_nesterov { nesterov } else { slow_momentum };
+        kernel(&shifted(previous, 2)[2..], &mut data[1..], velocity, &mut next, momentum);
+        let gradient = map(previous, average, |previous, average| previous - average);
+        let moved = map(velocity, &gradient, |velocity, gradient| 0.9 * velocity + gradient);
+        let by = map(&gradient, &moved, |g, moved| if is_nesterov { 0.7 * (g + 0.9 * moved) } else { 0.7 * moved });
+        assert_same(&next, &moved, level);
+        assert_same(&floats(&data[1..]), &map(previous, &by, |previous, by| previous - by), level);
+    }
+    let mut values = velocity.to_vec();
+    pull(&mut values, &shifted(average, 3)[3..], 0.3);
+    assert_same(&values, &map(velocity, average, |value, average| value + 0.3 * (average - value)), level);
+}
+
 /// All loops with values from that seed.
 fn check_all(n: usize, seed: u64) {
     let mut draw = Draw(seed | 1);
@@ -264,6 +283,7 @@ fn check_all(n: usize, seed: u64) {
         check_average(level, &[(mass, &a), (2.0, &b), (0.7, &c)], mass + 2.7);
         check_average(level, &[(mass, &a)], mass);
         check_difference(level, (&a, &b), mass, &c);
+        check_outer(level, (&a, &b), &c);
         check_bf16(level, &finite, &base);
         check_int8(level, &finite, &base);
     });

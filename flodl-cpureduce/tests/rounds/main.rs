@@ -6,6 +6,7 @@ mod codecs;
 mod consensus;
 mod failures;
 mod hostile;
+mod outer;
 mod plan;
 mod streaming;
 mod tiers;
