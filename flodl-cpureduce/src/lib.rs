@@ -23,5 +23,7 @@ pub use mass::{Mass, MassError};
 pub use outer::{
     Average, Momentum, MomentumError, Nesterov, Outer, OuterRule, OuterRuleError, OuterStateError, SlowMomentum,
 };
-pub use round::{AHEAD_BYTES_MAX, Absence, Contributor, Fold, FoldError, Folded, Outcome, Record, Reject};
+pub use round::{
+    AHEAD_BYTES_MAX, Absence, Contributor, Fold, FoldError, Folded, Outcome, Record, Reject, Summed, Work,
+};
 pub use source::{AverageError, DivergenceMeter, LengthMismatch, average, contribution_chunk, integer_chunk};

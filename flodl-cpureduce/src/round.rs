@@ -2,10 +2,12 @@
 
 mod fold;
 mod record;
+mod work;
 
-pub(crate) use fold::writable;
 pub use fold::{AHEAD_BYTES_MAX, Fold, FoldError, Folded, Reject};
 pub use record::{Outcome, Record};
+pub(crate) use work::writable;
+pub use work::{Summed, Work};
 
 use core::fmt;
 

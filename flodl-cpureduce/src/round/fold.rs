@@ -3,7 +3,11 @@
 //! Chunk by chunk, and within a chunk contributor by contributor in ascending order: the sums and the events depend
 //! on what was contributed, never on when it arrived. A chunk is folded as soon as everyone who still contributes has
 //! delivered it, so a tier passes the first chunks on while the last ones are still under way.
+//!
+//! Chunks can be added up on several threads: whoever drives the fold takes [`Work`] from it and puts the sums back in any
+//! order. The events still come in order, and are the same.
 
+use super::work::{Part, Summed, Work};
 use super::{Absence, Contributor};
 use crate::kernel;
 use crate::{ChunkSpec, Layout, Mass, Section};
@@ -117,13 +121,27 @@ pub struct Fold {
     layout: Layout,
     /// Ascending by id.
     sources: Vec<Source>,
-    /// The chunk that is folded next.
+    /// The chunk that is folded, or handed out, next.
     next: u32,
+    /// The chunks before it that were handed out and whose events are not out, the oldest first.
+    given: VecDeque<Given>,
+    /// Memory for sums of chunks that are handed out: that of contributions which were folded.
+    rooms: Vec<BytesMut>,
     /// How many have yet to deliver it: with thousands of contributors nobody counts them at each chunk that comes.
     lacking: usize,
     /// Events of the chunk that was folded last.
     out: VecDeque<Folded>,
     done: bool,
+}
+
+/// A chunk that was handed out.
+#[derive(Debug)]
+struct Given {
+    spec: ChunkSpec,
+    /// Places of those who are in it.
+    places: Vec<usize>,
+    /// What came back.
+    summed: Option<Summed>,
 }
 
 /// One contributor's part of the round.
@@ -163,7 +181,8 @@ impl Fold {
             .into_iter()
             .map(|id| Source { id, delivered: 0, queue: VecDeque::new(), missing: None })
             .collect();
-        let mut fold = Self { round, layout, sources, next: 0, lacking: 0, out: VecDeque::new(), done: false };
+        let (given, rooms, out) = (VecDeque::new(), Vec::new(), VecDeque::new());
+        let mut fold = Self { round, layout, sources, next: 0, given, rooms, lacking: 0, out, done: false };
         fold.lacking = fold.missing().count();
         Ok(fold)
     }
@@ -237,11 +256,17 @@ impl Fold {
         self.sources[place].leave(why);
     }
 
-    /// The next event, or `None` until there is more input.
+    /// The next event, or `None` until there is more input. Adds up on this thread what was not handed out.
     pub fn poll(&mut self) -> Option<Folded> {
         loop {
             if let Some(event) = self.out.pop_front() {
                 return Some(event);
+            }
+            if let Some(oldest) = self.given.front_mut() {
+                let summed = oldest.summed.take()?;
+                self.given.pop_front();
+                self.settle(summed);
+                continue;
             }
             let Some(spec) = self.layout.chunk(self.next) else {
                 let first = !self.done;
@@ -251,7 +276,30 @@ impl Fold {
             if self.lacking > 0 {
                 return None;
             }
-            self.fold(spec);
+            let summed = self.gather(spec).run_in_place();
+            self.settle(summed);
+        }
+    }
+
+    /// The next chunk, for another thread to add up, if everyone who contributes to it has delivered it. Take what there
+    /// is before [`Fold::poll`], which adds up the rest itself. Work that is never put back holds up the round.
+    pub fn take_work(&mut self) -> Option<Work> {
+        let spec = self.layout.chunk(self.next).filter(|_| self.lacking == 0)?;
+        let work = self.gather(spec);
+        let places = work.parts.iter().map(|part| part.place).collect();
+        self.given.push_back(Given { spec, places, summed: None });
+        Some(work)
+    }
+
+    /// Takes a sum back, in any order. Returns whether it was handed out by this fold.
+    pub fn put_back(&mut self, summed: Summed) -> bool {
+        let given = self.given.iter_mut().find(|given| given.spec == summed.spec && given.summed.is_none());
+        match given.filter(|_| summed.round == self.round) {
+            Some(given) => {
+                given.summed = Some(summed);
+                true
+            }
+            None => false,
         }
     }
 
@@ -307,10 +355,14 @@ impl Fold {
         self.sources.iter().try_fold(0, |last, source| Some(absent_from(source)?.max(last)))
     }
 
-    /// Bytes of a contributor that are delivered and not yet folded.
+    /// Bytes of a contributor that are delivered and not yet folded, handed out or not.
     #[must_use]
     pub fn queued(&self, from: Contributor) -> u64 {
-        self.place(from).map_or(0, |place| self.sources[place].queued_bytes())
+        let given = |place| self.given.iter().filter(move |given| given.places.contains(&place));
+        self.place(from).map_or(0, |place| {
+            let handed_out: u64 = given(place).map(|given| u64::from(given.spec.bytes)).sum();
+            self.sources[place].queued_bytes() + handed_out
+        })
     }
 
     /// Whether a contributor is so far ahead of the fold that reading more from it only fills memory.
@@ -343,30 +395,37 @@ impl Fold {
         Ok((place, spec))
     }
 
-    /// Folds the chunk, which everyone who contributes to it has delivered, and queues its events.
-    fn fold(&mut self, spec: ChunkSpec) {
-        let index = spec.index;
-        let mut mass = Mass::ZERO;
-        let mut sum = Sum::Nothing;
-        let mut folded = Vec::new();
+    /// Takes what everyone contributes to the next chunk, which nobody lacks.
+    fn gather(&mut self, spec: ChunkSpec) -> Work {
+        let mut parts = Vec::new();
         for (place, source) in self.sources.iter_mut().enumerate() {
             // A contributor that is absent here has no chunk left: it delivered only those before.
-            if let Some((m, data)) = source.queue.pop_front()
-                && !m.is_zero()
+            if let Some((mass, data)) = source.queue.pop_front()
+                && !mass.is_zero()
             {
-                mass = mass.plus(m);
-                sum.add(spec.section, data);
-                folded.push(place);
+                parts.push(Part { place, mass, data });
             }
         }
-        let sum = sum.finish();
+        self.next += 1;
+        self.lacking = self.missing().count();
+        Work { round: self.round, spec, parts, room: self.rooms.pop().unwrap_or_default() }
+    }
+
+    /// Queues the events of the oldest chunk whose events are not out.
+    fn settle(&mut self, summed: Summed) {
+        let mut summed = self.without_dropped(summed);
+        let sum = summed.sum.take();
+        let index = summed.spec.index;
+        let mass = summed.parts.iter().fold(Mass::ZERO, |mass, part| mass.plus(part.mass));
         if sum.is_none() {
             // Each part was finite and the sum is not. No one part is at fault, and none can be taken back out.
-            for place in folded {
-                self.sources[place].queue.clear();
-                self.sources[place].missing = Some((index, Absence::NonFinite));
+            for part in &summed.parts {
+                self.sources[part.place].queue.clear();
+                self.sources[part.place].missing = Some((index, Absence::NonFinite));
             }
+            self.lacking = self.missing().count();
         }
+        self.keep_room(summed);
         for source in &self.sources {
             if let Some((from_chunk, why)) = source.missing
                 && from_chunk == index
@@ -378,58 +437,29 @@ impl Fold {
             Some(data) if !mass.is_zero() => Folded::Chunk { index, mass, data },
             _ => Folded::Empty { index },
         });
-        self.next += 1;
-        self.lacking = self.missing().count();
     }
-}
 
-/// The sum of a chunk while it is folded.
-enum Sum {
-    /// No contribution yet.
-    Nothing,
-    /// One contribution: it passes through as it came.
-    One(Bytes),
-    /// Several, added in the first one's own memory where nobody else holds it.
-    Many(BytesMut),
-    /// No finite sum.
-    Overflow,
-}
-
-impl Sum {
-    fn add(&mut self, section: Section, data: Bytes) {
-        let mut sum = match core::mem::replace(self, Sum::Overflow) {
-            Sum::Nothing => {
-                *self = Sum::One(data);
-                return;
-            }
-            Sum::One(first) => writable(first),
-            Sum::Many(sum) => sum,
-            Sum::Overflow => return,
+    /// The same chunk without those whom an earlier one has dropped since this one was handed out.
+    fn without_dropped(&self, summed: Summed) -> Summed {
+        let Summed { round, spec, .. } = summed;
+        let stays = |part: &Part| {
+            let missing = self.sources[part.place].missing;
+            missing.is_none_or(|(from_chunk, _)| spec.index < from_chunk)
         };
-        let finite = match section {
-            Section::Parameters | Section::Buffers => kernel::add_assign(&mut sum, &data),
-            Section::Integers => {
-                kernel::max_assign(&mut sum, &data);
-                true
-            }
-        };
-        if finite {
-            *self = Sum::Many(sum);
+        if summed.parts.iter().all(stays) {
+            return summed;
         }
+        let parts = summed.parts.into_iter().filter(stays).collect();
+        Work { round, spec, parts, room: summed.room }.run_in_place()
     }
 
-    /// The sum, empty where nobody contributed, or `None` where it is not finite.
-    fn finish(self) -> Option<Bytes> {
-        match self {
-            Sum::Nothing => Some(Bytes::new()),
-            Sum::One(data) => Some(data),
-            Sum::Many(data) => Some(data.freeze()),
-            Sum::Overflow => None,
+    /// Keeps memory for the next sum that is handed out, so that none is taken from the system for it.
+    fn keep_room(&mut self, summed: Summed) {
+        if self.rooms.len() > self.given.len() {
+            return;
         }
+        let unused = Some(summed.room).filter(|room| room.capacity() > 0);
+        let of_parts = || summed.parts.into_iter().find_map(|part| part.data.try_into_mut().ok());
+        self.rooms.extend(unused.or_else(of_parts));
     }
-}
-
-/// The bytes as memory that can be changed: the same memory if nobody else holds it, else a copy.
-pub(crate) fn writable(data: Bytes) -> BytesMut {
-    data.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }

@@ -1,6 +1,7 @@
 //! Rounds as a whole, against a reference that knows nothing of chunks in flight.
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests: what must not fail there fails the test")]
 
+mod accuracy;
 mod arrival;
 mod codecs;
 mod consensus;
@@ -9,4 +10,5 @@ mod hostile;
 mod outer;
 mod plan;
 mod streaming;
+mod threads;
 mod tiers;
