@@ -11,13 +11,17 @@
 mod descend;
 mod dispatch;
 mod element;
+mod hash;
 mod measure;
 mod narrow;
+mod stream;
 #[cfg(test)]
 mod tests;
 
 use crate::Momentum;
 use dispatch::vectorised;
+pub(crate) use hash::{Accumulators, HASH_BLOCK, SHORT_MAX, START, STRIPE, hash_end};
+pub use stream::copy_around_cache;
 
 /// The exponent bits of an `f32`: all set means infinite or not a number.
 const EXPONENT: u32 = 0x7f80_0000;
@@ -158,6 +162,9 @@ vectorised! {
 
     /// Writes `f32` data into `out`.
     pub fn read_f32(data: &[u8], out: &mut [f32]) = element::read_f32;
+
+    /// Takes full blocks into the sums of a digest.
+    pub(crate) fn hash_blocks(sums: &mut Accumulators, blocks: &[[u8; HASH_BLOCK]]) = hash::hash_blocks;
 
     /// Writes `i64` data into `out`.
     pub fn read_i64(data: &[u8], out: &mut [i64]) = element::read_i64;

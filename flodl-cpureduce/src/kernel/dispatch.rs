@@ -1,4 +1,4 @@
-//! Which vector instructions a loop runs with, chosen when it is called: the one place with `unsafe`.
+//! Which vector instructions a loop runs with, chosen when it is called. Beside it only `stream` has `unsafe`.
 //!
 //! Each loop is written once, as plain Rust, and compiled once for each [`Level`] by [`vectorised`]. The compiler may
 //! use wider registers there but neither fuses a product with a sum nor reorders sums of floats, so every level gives the

@@ -8,7 +8,7 @@ use super::{LENGTHS, Norms, is_bad, words, words_mut};
 /// Independent partial sums: as many as hide the latency of an addition.
 const LANES: usize = 16;
 
-/// Elements that [`average`] takes at a time: its sums and those of the replicas stay in the first-level cache.
+/// Elements that are gone over several times: they stay in the first-level cache. A multiple of [`LANES`].
 const BLOCK: usize = 1024;
 
 /// One lane for the element at each place modulo [`LANES`].
@@ -30,93 +30,81 @@ fn total(lanes: &Lanes) -> f64 {
     lanes.iter().sum()
 }
 
+/// Adds the squares of elements, of which the first belongs to the first lane.
 #[inline(always)]
-pub(super) fn squared_norm(data: &[u8]) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let (blocks, rest) = words(data).as_chunks::<LANES>();
+fn add_squares(lanes: &mut Lanes, data: &[[u8; 4]]) {
+    let mut own = *lanes;
+    let (blocks, rest) = data.as_chunks::<LANES>();
     for block in blocks {
-        for (lane, element) in lanes.iter_mut().zip(block) {
+        for (lane, element) in own.iter_mut().zip(block) {
             *lane += square(f32::from_le_bytes(*element));
         }
     }
-    for (lane, element) in lanes.iter_mut().zip(rest) {
+    for (lane, element) in own.iter_mut().zip(rest) {
         *lane += square(f32::from_le_bytes(*element));
     }
+    *lanes = own;
+}
+
+/// Adds the squares of the differences of elements, of which the first belongs to the first lane.
+#[inline(always)]
+fn add_distances(lanes: &mut Lanes, values: &[f32], data: &[[u8; 4]]) {
+    let mut own = *lanes;
+    let (value_blocks, value_rest) = values.as_chunks::<LANES>();
+    let (data_blocks, data_rest) = data.as_chunks::<LANES>();
+    for (values, data) in value_blocks.iter().zip(data_blocks) {
+        for ((lane, &value), element) in own.iter_mut().zip(values).zip(data) {
+            *lane += squared_difference(value, f32::from_le_bytes(*element));
+        }
+    }
+    for ((lane, &value), element) in own.iter_mut().zip(value_rest).zip(data_rest) {
+        *lane += squared_difference(value, f32::from_le_bytes(*element));
+    }
+    *lanes = own;
+}
+
+#[inline(always)]
+pub(super) fn squared_norm(data: &[u8]) -> f64 {
+    let mut lanes = [0.0; LANES];
+    add_squares(&mut lanes, words(data));
     total(&lanes)
 }
 
 #[inline(always)]
 pub(super) fn squared_distance(values: &[f32], data: &[u8]) -> f64 {
-    norms(values, data).squared_distance
+    let data = words(data);
+    assert_eq!(values.len(), data.len(), "{LENGTHS}");
+    let mut lanes = [0.0; LANES];
+    add_distances(&mut lanes, values, data);
+    total(&lanes)
 }
 
-/// Both sums of [`Norms`] in their lanes.
-struct NormLanes {
-    distance: Lanes,
-    norm: Lanes,
-}
-
-impl NormLanes {
-    const ZERO: NormLanes = NormLanes { distance: [0.0; LANES], norm: [0.0; LANES] };
-
-    /// A full block: every lane, so that the loop has a fixed length.
-    #[inline(always)]
-    fn add_block(&mut self, values: &[f32; LANES], data: &[[u8; 4]; LANES]) {
-        for lane in 0..LANES {
-            self.add(lane, values[lane], data[lane]);
-        }
-    }
-
-    #[inline(always)]
-    fn add_rest(&mut self, values: &[f32], data: &[[u8; 4]]) {
-        for (lane, (&value, &element)) in values.iter().zip(data).enumerate() {
-            self.add(lane, value, element);
-        }
-    }
-
-    #[inline(always)]
-    fn add(&mut self, lane: usize, value: f32, element: [u8; 4]) {
-        let element = f32::from_le_bytes(element);
-        self.distance[lane] += squared_difference(value, element);
-        self.norm[lane] += square(element);
-    }
-
-    #[inline(always)]
-    fn norms(&self) -> Norms {
-        Norms { squared_distance: total(&self.distance), squared_norm: total(&self.norm) }
-    }
-}
-
+/// Two loops over each block, which the compiler vectorises where it does not one loop with both sums.
 #[inline(always)]
 pub(super) fn norms(values: &[f32], data: &[u8]) -> Norms {
     let data = words(data);
     assert_eq!(values.len(), data.len(), "{LENGTHS}");
-    let mut lanes = NormLanes::ZERO;
-    let (data_blocks, data_rest) = data.as_chunks::<LANES>();
-    let (value_blocks, value_rest) = values.as_chunks::<LANES>();
-    for (values, data) in value_blocks.iter().zip(data_blocks) {
-        lanes.add_block(values, data);
+    let (mut distance, mut norm) = ([0.0; LANES], [0.0; LANES]);
+    for (values, data) in values.chunks(BLOCK).zip(data.chunks(BLOCK)) {
+        add_distances(&mut distance, values, data);
+        add_squares(&mut norm, data);
     }
-    lanes.add_rest(value_rest, data_rest);
-    lanes.norms()
+    Norms { squared_distance: total(&distance), squared_norm: total(&norm) }
 }
 
 #[inline(always)]
 pub(super) fn take(values: &mut [f32], data: &[u8]) -> Norms {
     let data = words(data);
     assert_eq!(values.len(), data.len(), "{LENGTHS}");
-    let mut lanes = NormLanes::ZERO;
-    let (data_blocks, data_rest) = data.as_chunks::<LANES>();
-    let (value_blocks, value_rest) = values.as_chunks_mut::<LANES>();
-    for (values, data) in value_blocks.iter_mut().zip(data_blocks) {
-        lanes.add_block(values, data);
-        *values = data.map(f32::from_le_bytes);
+    let (mut distance, mut norm) = ([0.0; LANES], [0.0; LANES]);
+    for (values, data) in values.chunks_mut(BLOCK).zip(data.chunks(BLOCK)) {
+        add_distances(&mut distance, values, data);
+        add_squares(&mut norm, data);
+        for (value, element) in values.iter_mut().zip(data) {
+            *value = f32::from_le_bytes(*element);
+        }
     }
-    lanes.add_rest(value_rest, data_rest);
-    for (value, element) in value_rest.iter_mut().zip(data_rest) {
-        *value = f32::from_le_bytes(*element);
-    }
-    lanes.norms()
+    Norms { squared_distance: total(&distance), squared_norm: total(&norm) }
 }
 
 #[inline(always)]

@@ -383,6 +383,31 @@ fn a_result_out_of_range_is_seen() {
 }
 
 #[test]
+fn a_copy_around_the_cache_writes_all_of_it_and_nothing_else() {
+    let data = bytes(&Draw(5).values(1100));
+    at_every_level(|level| {
+        for length in [0, 1, 31, 63, 64, 65, 127, 128, 1000, 4096] {
+            for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 33), (17, 63)] {
+                let mut out = vec![0xa5; to + length + 70];
+                copy_around_cache(&data[from..from + length], &mut out[to..to + length]);
+                assert_eq!(out[to..to + length], data[from..from + length], "{level:?}");
+                assert!(out[..to].iter().chain(&out[to + length..]).all(|byte| *byte == 0xa5), "{level:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn every_level_gives_the_same_digest() {
+    let data = bytes(&Draw(77).values(9000));
+    at_every_level(|level| {
+        for length in [0, 1, 240, 241, 1024, 1025, 2048, 35_999, 36_000] {
+            assert_eq!(crate::Digest::of(&data[..length]), xxhash_rust::xxh3::xxh3_64(&data[..length]), "{level:?}");
+        }
+    });
+}
+
+#[test]
 fn integers_take_the_largest() {
     let raw = |values: &[i64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     at_every_level(|level| {
