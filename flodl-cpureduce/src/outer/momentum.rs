@@ -220,11 +220,14 @@ impl Velocities {
         let values = layout.section_bytes(Section::Parameters) as usize;
         let mut state = Vec::with_capacity(tag.len() + values + 8);
         state.extend_from_slice(&tag);
-        for velocity in &self.chunks {
-            state.extend(velocity.kept.iter().flat_map(|value| value.to_le_bytes()));
+        for spec in layout.iter().filter(|spec| spec.section == Section::Parameters) {
+            let end = state.len() + spec.bytes as usize;
+            if let Some(velocity) = self.chunks.get(spec.index as usize) {
+                state.extend(velocity.kept.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            // A chunk that has made no step yet has none.
+            state.resize(end, 0);
         }
-        // Chunks that have made no step yet.
-        state.resize(tag.len() + values, 0);
         state.extend_from_slice(&Digest::of(&state).to_le_bytes());
         state
     }

@@ -127,6 +127,30 @@ fn an_abandoned_round_and_a_chunk_without_anybody_leave_the_state_as_it_was() {
     assert_eq!(consensus.read_all().unwrap()[8..16], model[8..16]);
 }
 
+/// Chunk 1 makes its first step later than those around it, and a step out of range is not taken.
+#[test]
+fn the_state_of_a_chunk_that_has_made_no_step_is_zeros_in_its_place() {
+    for rule in [OuterRule::SlowMomentum(momentum(2.0, 0.9)), OuterRule::Nesterov(momentum(2.0, 0.9))] {
+        let mut consensus = started(rule, layout());
+        finish(&mut consensus, 1, Some(1));
+        consensus.commit(1).unwrap();
+        let velocities = f32s(&consensus.outer_state()[8..28]);
+        let expect = [-0.9, -0.8, 0.0, 0.0, -0.6];
+        assert!(velocities.iter().zip(expect).all(|(got, expect)| (got - expect).abs() < 1e-6), "{velocities:?}");
+
+        let (model, before) = (consensus.read_all().unwrap(), consensus.outer_state());
+        consensus.begin(2);
+        let far = floats(&[-3e38, -3e38]);
+        for index in 0..4 {
+            let here = consensus.chunk(index).unwrap();
+            consensus.finish_chunk(index, Mass::ONE, Some(if index == 0 { far.clone() } else { here })).unwrap();
+        }
+        consensus.commit(2).unwrap();
+        assert_eq!(consensus.read_all().unwrap()[..8], model[..8]);
+        assert_eq!(consensus.outer_state()[8..16], before[8..16], "{rule}");
+    }
+}
+
 #[test]
 fn a_state_of_something_else_is_refused_and_changes_nothing() {
     let with = momentum(RATE, 0.9);
