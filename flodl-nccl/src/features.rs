@@ -13,6 +13,8 @@ use crate::version::Version;
 pub enum Capability {
     /// Communicators whose calls return at once, the only ones that can be aborted safely.
     NonBlocking,
+    /// Several communicators out of one (`ncclCommSplit`).
+    Split,
     /// Initialisation with several unique ids (`ncclCommInitRankScalable`).
     ScalableInit,
     /// A smaller communicator out of one that lost members (`ncclCommShrink` with abort).
@@ -29,14 +31,23 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability, in the order in which NCCL gained them.
-    pub const ALL: [Self; 7] =
-        [Self::NonBlocking, Self::ScalableInit, Self::Shrink, Self::Revoke, Self::Grow, Self::Timeout, Self::SharedGpu];
+    pub const ALL: [Self; 8] = [
+        Self::NonBlocking,
+        Self::Split,
+        Self::ScalableInit,
+        Self::Shrink,
+        Self::Revoke,
+        Self::Grow,
+        Self::Timeout,
+        Self::SharedGpu,
+    ];
 
     /// The first version that has it.
     #[must_use]
     pub const fn since(self) -> Version {
         match self {
             Self::NonBlocking => Version::new(2, 14, 3),
+            Self::Split => Version::new(2, 18, 3),
             Self::ScalableInit => Version::new(2, 23, 4),
             Self::Shrink => Version::new(2, 27, 3),
             Self::Revoke => Version::new(2, 28, 7),
@@ -50,6 +61,7 @@ impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NonBlocking => "aborting a communicator safely",
+            Self::Split => "splitting a communicator",
             Self::ScalableInit => "initialising with several ids",
             Self::Shrink => "shrinking a communicator",
             Self::Revoke => "revoking a communicator's work",
@@ -111,14 +123,15 @@ mod tests {
 
     #[test]
     fn each_version_has_what_came_up_to_it() {
-        let cases: [(Version, &[Capability]); 8] = [
+        let cases: [(Version, &[Capability]); 9] = [
             (Version::new(2, 8, 4), &[]),
             (Version::new(2, 14, 2), &[]),
             (Version::new(2, 14, 3), &Capability::ALL[..1]),
-            (Version::new(2, 23, 4), &Capability::ALL[..2]),
-            (Version::new(2, 27, 3), &Capability::ALL[..3]),
-            (Version::new(2, 28, 9), &Capability::ALL[..4]),
-            (Version::new(2, 29, 2), &Capability::ALL[..5]),
+            (Version::new(2, 18, 3), &Capability::ALL[..2]),
+            (Version::new(2, 23, 4), &Capability::ALL[..3]),
+            (Version::new(2, 27, 3), &Capability::ALL[..4]),
+            (Version::new(2, 28, 9), &Capability::ALL[..5]),
+            (Version::new(2, 29, 2), &Capability::ALL[..6]),
             (Version::new(2, 30, 7), &Capability::ALL),
         ];
         for (version, expected) in cases {

@@ -13,8 +13,8 @@ const WHEEL_FOLDER: &str = "nvidia/nccl/lib";
 /// What the search depends on, all of it from outside: this crate reads no environment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SearchPath<'a> {
-    /// The value of `FLODL_NCCL_LIB`: the library itself, or the folder it is in where it ends in `/`.
-    pub flodl_nccl_lib: Option<&'a str>,
+    /// The value of `FLODL_NCCL`: the library itself, or the folder it is in where it ends in `/`.
+    pub flodl_nccl: Option<&'a str>,
     /// The value of `LD_LIBRARY_PATH`: folders separated by `:`.
     pub ld_library_path: Option<&'a str>,
     /// `site-packages` folders of the Pythons to look into, the nearest first.
@@ -24,7 +24,7 @@ pub struct SearchPath<'a> {
 /// Who says that the library may be at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// `FLODL_NCCL_LIB`.
+    /// `FLODL_NCCL`.
     Named,
     /// A folder of `LD_LIBRARY_PATH`.
     LibraryPath,
@@ -47,7 +47,7 @@ impl SearchPath<'_> {
     /// The places to try, in order and each once; never empty.
     #[must_use]
     pub fn candidates(&self) -> Vec<Candidate> {
-        if let Some(named) = self.flodl_nccl_lib.filter(|named| !named.is_empty()) {
+        if let Some(named) = self.flodl_nccl.filter(|named| !named.is_empty()) {
             return match named.strip_suffix('/') {
                 Some(folder) => in_folder(folder, Source::Named).collect(),
                 None => vec![Candidate { path: named.to_owned(), source: Source::Named }],
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_places_come_in_order() {
         let search = SearchPath {
-            flodl_nccl_lib: None,
+            flodl_nccl: None,
             ld_library_path: Some("/opt/a:/opt/b/"),
             site_packages: &["/venv/site-packages", "/usr/site-packages/"],
         };
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_named_library_is_the_only_one() {
         let others = SearchPath { ld_library_path: Some("/opt/a"), ..SearchPath::default() };
-        let named = |name| SearchPath { flodl_nccl_lib: Some(name), ..others };
+        let named = |name| SearchPath { flodl_nccl: Some(name), ..others };
         assert_eq!(paths(named("/x/libnccl.so.2.30.7")), ["/x/libnccl.so.2.30.7"]);
         assert_eq!(paths(named("/x/lib/")), ["/x/lib/libnccl.so.2", "/x/lib/libnccl.so"]);
         assert_eq!(paths(named("")), paths(others));
