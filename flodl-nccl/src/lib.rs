@@ -1,11 +1,20 @@
-//! NCCL at run time: finding and loading its library, what its version can do, and the ids of communicators.
+//! NCCL for averaging that outlives dead ranks: loaded at run time, never blocking, aborted from any thread.
 //!
 //! Nothing is linked. The library is looked for when a program asks for it ([`Library::find`]), and a machine without it
 //! gets an error that says what to do. Every result of the library is read as an integer, so that a code which only a
 //! newer version has is an error value.
 //!
-//! Read first: [`SearchPath`] (the places a loader tries, in order), [`Library`] (the one that was loaded) and
-//! [`Capability`] (what is worth asking of a version).
+//! Read first: [`Library`] (the one that was loaded), [`Comm`] (one rank's communicator) and [`AbortHandle`] (what ends it
+//! from a watchdog's thread).
+//!
+//! # What holds
+//!
+//! - No call waits for a peer. What goes on behind one is asked with [`Comm::poll`], and waited for with a deadline.
+//!   "In progress" is not success: until it is over, the next call is refused.
+//! - A thread is inside a communicator alone. An abort that finds one inside waits for it, for a limited time.
+//! - Exactly one of abort and destroy happens, and nothing is called after it. What comes late gets [`CallError::Ended`].
+//! - An abort that does not come back is [`EndError::LibraryHangs`]: only the end of the process helps then.
+//! - Dropping a communicator aborts it in the background; it neither blocks nor panics.
 //!
 //! ```
 //! use flodl_nccl::{Capability, Features, Library, Version};
@@ -24,23 +33,38 @@
 #![deny(unsafe_code)]
 
 mod code;
+mod comm;
+#[expect(unsafe_code, reason = "it calls the CUDA driver")]
+mod cuda;
+mod ending;
 mod environment;
 mod error;
 mod features;
+mod group;
 #[expect(unsafe_code, reason = "it loads the library and asks it what needs no communicator")]
 mod library;
+#[expect(unsafe_code, reason = "every raw call on a communicator is in it")]
+mod live;
+#[expect(unsafe_code, reason = "views of memory that others own")]
+mod memory;
 mod search;
+mod slot;
 #[expect(unsafe_code, reason = "it opens libraries and gives symbols their types")]
-#[allow(dead_code, reason = "the declarations are whole, and callers take what they need")]
 mod sys;
 mod unique_id;
 mod version;
+mod wait;
 
 pub use code::{ErrorCode, Progress};
+pub use comm::{AbortHandle, Comm, InitAllError, Part, Place};
+pub use cuda::{Cuda, CudaError, Device, Memory, Stream};
+pub use ending::EndError;
 pub use environment::Environment;
 pub use error::{CallError, End};
 pub use features::{Capability, Features, MissingCapability};
+pub use group::Group;
 pub use library::{Attempt, Library, LoadError, Unfit};
+pub use memory::{Buffer, DataType, Reduction, StreamRef};
 pub use search::{Candidate, SearchPath, Source};
 pub use unique_id::UniqueId;
 pub use version::{Version, VersionError};

@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::code::{ErrorCode, Progress};
 use crate::environment::Environment;
 use crate::error::CallError;
-use crate::features::Features;
+use crate::features::{Capability, Features};
 use crate::search::{Candidate, SearchPath, Source};
 use crate::sys::Handle;
 use crate::sys::nccl::{ID_BYTES, Nccl, RawComm, RawUniqueId};
@@ -166,6 +166,11 @@ impl Library {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
+    /// Whether the other is the same loaded library.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn api(&self) -> &Nccl {
         &self.0.api
     }
@@ -173,6 +178,12 @@ impl Library {
     /// A function that must be there, since loading has checked it; an error value all the same.
     pub(crate) fn function<F>(&self, function: Option<F>, call: &'static str) -> Result<F, CallError> {
         function.ok_or(CallError::NoFunction { call })
+    }
+
+    /// A function that only some versions have.
+    pub(crate) fn gated<F>(&self, function: Option<F>, gate: Capability, call: &'static str) -> Result<F, CallError> {
+        self.features().require(gate)?;
+        self.function(function, call)
     }
 
     /// Reads a result, with what the library says of a failure.

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use crate::sys::nccl::ID_BYTES;
+use crate::sys::nccl::{ID_BYTES, RawUniqueId};
 
-/// The id of a communicator that is to be: one rank asks the library for it, and every rank brings it.
+/// The id of a communicator that is to be: one rank asks the library for it, and every rank brings it to
+/// [`Comm::init_rank`](crate::Comm::init_rank).
 ///
 /// It holds an address and a secret of the rank that made it, so it travels inside authenticated frames and is never
 /// printed.
@@ -25,6 +26,10 @@ impl UniqueId {
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
+    }
+
+    pub(crate) const fn raw(self) -> RawUniqueId {
+        RawUniqueId(self.0)
     }
 }
 

@@ -3,8 +3,11 @@
 #![allow(clippy::disallowed_methods, reason = "a test asks the environment what it may skip")]
 
 use std::io::Write;
+use std::time::Duration;
 
-use flodl_nccl::{CallError, Candidate, Capability, ErrorCode, Library, SearchPath, Source, Unfit, Version};
+use flodl_nccl::{
+    CallError, Candidate, Capability, Comm, Cuda, ErrorCode, Library, Place, SearchPath, Source, Unfit, Version,
+};
 
 /// The machine's NCCL; where there is none, says so past the harness, or fails where a GPU is required.
 fn real() -> Option<Library> {
@@ -58,4 +61,17 @@ fn a_library_that_is_no_nccl_is_refused_by_the_function_it_lacks() {
     let candidate = Candidate { path: "libc.so.6".to_owned(), source: Source::Named };
     let unfit = Library::open(&candidate).map(|library| library.version());
     assert_eq!(unfit, Err(Unfit::NoFunction { symbol: "ncclGetVersion" }));
+}
+
+#[test]
+fn the_real_library_without_a_driver_refuses_a_communicator_with_an_error() {
+    let Some(library) = real() else { return };
+    if Cuda::load().is_ok() || !library.features().has(Capability::NonBlocking) {
+        // With a driver this is what tests/comm.rs is about.
+        return;
+    }
+    let Ok(id) = library.unique_id() else { return };
+    let comm =
+        Comm::init_rank(&library, Place { id, rank: 0, size: 1 }, Duration::from_secs(1)).map(|comm| comm.rank());
+    assert!(matches!(comm, Err(CallError::Failed { code: ErrorCode::Cuda, .. })), "{comm:?}");
 }

@@ -1,11 +1,12 @@
-//! What is declared of a C library: NCCL.
+//! What is declared of two C libraries: NCCL and the CUDA driver.
 //!
 //! Results are plain integers here. As Rust enums they would make a code that a newer library has and this crate does not
 //! know undefined behaviour; as integers it is a value that the layer above calls an error.
 //!
-//! Every function is resolved at run time and may be missing, so that a machine without the library runs everything
-//! that does not need it.
+//! Every function is resolved at run time and may be missing, so that a machine with neither library runs everything
+//! that needs neither.
 
+pub(crate) mod cuda;
 pub(crate) mod nccl;
 mod open;
 

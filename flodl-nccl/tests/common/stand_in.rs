@@ -1,0 +1,118 @@
+//! Building and loading the stand-in, and asking it to do wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use flodl_nccl::{Candidate, Cuda, Library, Source, UniqueId};
+
+use super::Bench;
+
+/// A variant of the stand-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Variant {
+    /// 2.28.9.
+    Whole,
+    /// 2.12.12: no non-blocking communicators.
+    Old,
+    /// 2.28.9 without a function that it must have.
+    Broken,
+    /// 2.30.7.
+    New,
+}
+
+/// The stand-in with its devices.
+pub fn bench() -> Bench {
+    static BENCH: LazyLock<Bench> = LazyLock::new(|| {
+        let path = build(Variant::Whole);
+        let library = Library::open(&candidate(&path)).expect("the stand-in is a whole NCCL");
+        let devices = Cuda::open(&text(&path)).and_then(|cuda| cuda.devices()).expect("and a driver");
+        Bench { library, devices, is_stand_in: true }
+    });
+    BENCH.clone()
+}
+
+/// Where a variant is found.
+pub fn candidate_of(variant: Variant) -> Candidate {
+    candidate(&build(variant))
+}
+
+fn candidate(path: &Path) -> Candidate {
+    Candidate { path: text(path), source: Source::Named }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("the target folder has a plain name").to_owned()
+}
+
+/// Compiles a variant, once in a process; the result replaces an older one whole, since other processes may be at it.
+fn build(variant: Variant) -> PathBuf {
+    static BUILT: Mutex<Vec<(Variant, PathBuf)>> = Mutex::new(Vec::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, path)) = built.iter().find(|(of, _)| *of == variant) {
+        return path.clone();
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in/main.rs");
+    let name = format!("libstand_in_{variant:?}").to_lowercase();
+    let path = folder.join(format!("{name}.so"));
+    let fresh = folder.join(format!("{name}.{}", std::process::id()));
+    // The compiler beside the cargo that runs the tests.
+    let cargo = std::env::var_os("CARGO").map(PathBuf::from);
+    let beside =
+        cargo.and_then(|cargo| cargo.parent().map(|folder| folder.join("rustc"))).filter(|rustc| rustc.exists());
+    let mut rustc = Command::new(beside.unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "stand_in", "-O", "-Cdebuginfo=0"]);
+    if variant != Variant::Whole {
+        rustc.arg("--cfg").arg(format!("{variant:?}").to_lowercase());
+    }
+    let output = rustc.arg("-o").arg(&fresh).arg(&source).output().expect("rustc can be started");
+    assert!(output.status.success(), "the stand-in does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(&fresh, &path).expect("the target folder is writable");
+    built.push((variant, path.clone()));
+    path
+}
+
+/// What a rank is asked to do wrong; collectives of a rank count from 0.
+#[derive(Debug, Clone, Copy)]
+pub enum Fault {
+    /// The collective never ends, and this rank contributes nothing.
+    HangAt(usize),
+    /// The call of the collective answers with this code.
+    FailAt(usize, i32),
+    /// After the collective the communicator has this error.
+    LateError(usize, i32),
+    /// Each collective begins this many milliseconds late.
+    Slow(i32),
+    /// The abort never returns.
+    AbortHangs,
+    /// The initialisation never ends.
+    InitHangs,
+    /// The call of the collective takes this many milliseconds.
+    BlockAt(usize, i32),
+}
+
+/// Asks for a fault of a rank of the communicator that will be formed with this id.
+pub fn ask(id: UniqueId, rank: usize, fault: Fault) {
+    type Ask = unsafe extern "C" fn(*const u8, usize, i32, usize, i32) -> i32;
+    let path = std::ffi::CString::new(text(&build(Variant::Whole))).expect("a plain name");
+    // SAFETY: the library is loaded already and never closed.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: the handle is open, and the name ends in a zero byte.
+    let address = unsafe { libc::dlsym(handle, c"stand_in_fault".as_ptr()) };
+    assert!(!address.is_null(), "the stand-in has its control");
+    // SAFETY: the stand-in declares it as a function of this type.
+    let function = unsafe { std::mem::transmute::<*mut libc::c_void, Ask>(address) };
+    let (number, at, value) = match fault {
+        Fault::HangAt(at) => (1, at, 0),
+        Fault::FailAt(at, code) => (2, at, code),
+        Fault::LateError(at, code) => (3, at, code),
+        Fault::Slow(millis) => (4, 0, millis),
+        Fault::AbortHangs => (5, 0, 0),
+        Fault::InitHangs => (6, 0, 0),
+        Fault::BlockAt(at, millis) => (7, at, millis),
+    };
+    // SAFETY: the id is as long as the function reads.
+    let answer = unsafe { function(id.as_bytes().as_ptr(), rank, number, at, value) };
+    assert_eq!(answer, 0, "the stand-in knows {fault:?}");
+}

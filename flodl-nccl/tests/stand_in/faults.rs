@@ -1,0 +1,68 @@
+//! What goes wrong on request: per communicator id and rank.
+
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a rank of a communicator was asked to do wrong.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Faults {
+    /// The collective that never ends on this rank, which contributes nothing to it.
+    pub(crate) hang_at: Option<usize>,
+    /// The collective whose call answers so.
+    fails_at: Option<(usize, i32)>,
+    /// The collective after which the communicator's state is this error.
+    late_error: Option<(usize, i32)>,
+    /// How long each collective waits before it begins.
+    pub(crate) slow: Option<Duration>,
+    /// Whether the abort never returns.
+    pub(crate) abort_hangs: bool,
+    /// Whether the initialisation never ends.
+    pub(crate) init_hangs: bool,
+    /// The collective whose call takes this long.
+    blocks_at: Option<(usize, Duration)>,
+}
+
+impl Faults {
+    /// The answer of a call that fails.
+    pub(crate) fn call_fails(&self, number: usize) -> Option<i32> {
+        self.fails_at.filter(|(at, _)| *at == number).map(|(_, code)| code)
+    }
+
+    /// How long a call blocks.
+    pub(crate) fn call_blocks(&self, number: usize) -> Option<Duration> {
+        self.blocks_at.filter(|(at, _)| *at == number).map(|(_, pause)| pause)
+    }
+
+    /// The error that comes to light after a collective.
+    pub(crate) fn error_after(&self, number: usize) -> Option<i32> {
+        self.late_error.filter(|(at, _)| *at == number).map(|(_, code)| code)
+    }
+}
+
+type Asked = BTreeMap<([u8; 128], usize), Faults>;
+
+static ASKED: LazyLock<Mutex<Asked>> = LazyLock::new(Mutex::default);
+
+/// Takes a request; the numbers are those of `tests/common/stand_in.rs`.
+pub(crate) fn ask(id: [u8; 128], rank: usize, fault: i32, at: usize, value: i32) -> bool {
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let faults = asked.entry((id, rank)).or_default();
+    let millis = Duration::from_millis(u64::try_from(value).unwrap_or(0));
+    match fault {
+        1 => faults.hang_at = Some(at),
+        2 => faults.fails_at = Some((at, value)),
+        3 => faults.late_error = Some((at, value)),
+        4 => faults.slow = Some(millis),
+        5 => faults.abort_hangs = true,
+        6 => faults.init_hangs = true,
+        7 => faults.blocks_at = Some((at, millis)),
+        _ => return false,
+    }
+    true
+}
+
+/// What a rank was asked.
+pub(crate) fn of(id: &[u8; 128], rank: usize) -> Faults {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner).get(&(*id, rank)).cloned().unwrap_or_default()
+}
