@@ -5,7 +5,8 @@
 //! newer version has is an error value.
 //!
 //! Read first: [`Library`] (the one that was loaded), [`Comm`] (one rank's communicator) and [`AbortHandle`] (what ends it
-//! from a watchdog's thread).
+//! from a watchdog's thread); then [`session`], the decisions around them as state machines without input and output: who
+//! makes an id, when to abort, what to restore and do again.
 //!
 //! # What holds
 //!
@@ -48,6 +49,7 @@ mod live;
 #[expect(unsafe_code, reason = "views of memory that others own")]
 mod memory;
 mod search;
+pub mod session;
 mod slot;
 #[expect(unsafe_code, reason = "it opens libraries and gives symbols their types")]
 mod sys;
