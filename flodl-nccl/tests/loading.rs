@@ -66,12 +66,15 @@ fn a_library_that_is_no_nccl_is_refused_by_the_function_it_lacks() {
 #[test]
 fn the_real_library_without_a_driver_refuses_a_communicator_with_an_error() {
     let Some(library) = real() else { return };
-    if Cuda::load().is_ok() || !library.features().has(Capability::NonBlocking) {
-        // With a driver this is what tests/comm.rs is about.
-        return;
-    }
     let Ok(id) = library.unique_id() else { return };
+    let expected = match Cuda::load() {
+        _ if !library.features().has(Capability::NonBlocking) => "needs NCCL 2.14.3",
+        // With a driver this is what tests/comm.rs is about.
+        Ok(_) => "",
+        Err(_) => "ncclCommInitRankConfig: a call of CUDA failed",
+    };
     let comm =
         Comm::init_rank(&library, Place { id, rank: 0, size: 1 }, Duration::from_secs(1)).map(|comm| comm.rank());
-    assert!(matches!(comm, Err(CallError::Failed { code: ErrorCode::Cuda, .. })), "{comm:?}");
+    let said = comm.map_or_else(|error| error.to_string(), |_| String::new());
+    assert!(said.contains(expected), "{said}");
 }

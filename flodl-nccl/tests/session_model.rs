@@ -118,7 +118,7 @@ impl World {
         for (rank, millis, fault) in faults {
             world.at(Duration::from_millis(*millis), Event::Fault(member(rank % size), *fault));
         }
-        world.rendezvous.begin((0..size).map(member), Moment::at(Duration::ZERO));
+        world.rendezvous.begin(&(0..size).map(member).collect::<Vec<_>>(), &[], Moment::at(Duration::ZERO));
         world.obey();
         world
     }

@@ -131,13 +131,15 @@ impl Rendezvous {
         }
     }
 
-    /// Takes members in, at a boundary between two rounds, and forms a communicator of all.
-    pub fn begin(&mut self, joiners: impl IntoIterator<Item = Member>, now: Moment) {
-        for member in joiners {
-            if self.members.insert(member) {
-                self.joiners.insert(member);
-            }
+    /// Takes members in and lets others go, at a boundary between two rounds, and forms a communicator of all that are
+    /// left. Whoever has one has closed it, or aborts it.
+    pub fn begin(&mut self, joiners: &[Member], leavers: &[Member], now: Moment) {
+        for member in leavers {
+            self.members.remove(member);
+            self.joiners.remove(member);
         }
+        let new = joiners.iter().filter(|member| self.members.insert(**member));
+        self.joiners.extend(new);
         self.attempts = 0;
         self.restart(now);
     }
@@ -322,7 +324,7 @@ mod tests {
 
     fn begun(ranks: u32) -> Rendezvous {
         let mut rendezvous = Rendezvous::new(PATIENCE, false);
-        rendezvous.begin((0..ranks).map(member), at(0));
+        rendezvous.begin(&(0..ranks).map(member).collect::<Vec<_>>(), &[], at(0));
         assert_eq!(drain(&mut rendezvous), [Order::RequestId(member(0), Generation(1))]);
         rendezvous
     }
@@ -369,9 +371,32 @@ mod tests {
     }
 
     #[test]
+    fn whoever_leaves_is_not_asked_again() {
+        let mut rendezvous = established(3);
+        rendezvous.begin(&[], &[member(0)], at(20));
+        assert_eq!(drain(&mut rendezvous), [Order::RequestId(member(1), Generation(2))]);
+        rendezvous.said(member(0), Said::Id(Generation(2), Some(id())), at(20));
+        assert_eq!(drain(&mut rendezvous), []);
+    }
+
+    #[test]
+    fn survivors_that_can_shrink_do_and_form_anew_where_it_fails() {
+        let mut rendezvous = established(3);
+        rendezvous.settings.can_shrink = true;
+        rendezvous.said(member(1), Said::Gone, at(10));
+        let form = Form::Shrink { gone: vec![1] };
+        let members = vec![member(0), member(2)];
+        let expected = Order::NewSession { generation: Generation(2), form, members };
+        assert_eq!(drain(&mut rendezvous), [expected]);
+        rendezvous.said(member(0), Said::Begun(Generation(2)), at(11));
+        rendezvous.said(member(2), Said::NotFormed(Generation(2)), at(11));
+        assert_eq!(drain(&mut rendezvous), [Order::RequestId(member(0), Generation(3))]);
+    }
+
+    #[test]
     fn a_joiner_that_does_not_begin_is_dropped_and_the_others_rebuild() {
         let mut rendezvous = established(2);
-        rendezvous.begin([member(2)], at(20));
+        rendezvous.begin(&[member(2)], &[], at(20));
         assert_eq!(drain(&mut rendezvous), [Order::RequestId(member(0), Generation(2))]);
         rendezvous.said(member(0), Said::Id(Generation(2), Some(id())), at(20));
         drain(&mut rendezvous);
@@ -384,7 +409,7 @@ mod tests {
     #[test]
     fn attempts_that_never_succeed_drop_joiners_and_then_run_out() {
         let mut rendezvous = established(2);
-        rendezvous.begin([member(2)], at(20));
+        rendezvous.begin(&[member(2)], &[], at(20));
         drain(&mut rendezvous);
         let fail = |rendezvous: &mut Rendezvous, generation| {
             rendezvous.said(member(0), Said::Id(Generation(generation), Some(id())), at(20));

@@ -74,7 +74,7 @@ fn build(variant: Variant) -> PathBuf {
 }
 
 /// What a rank is asked to do wrong; collectives of a rank count from 0.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The collective never ends, and this rank contributes nothing.
     HangAt(usize),
