@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
+use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ use crate::version::{Version, VersionError};
 /// Why a place that was tried holds no NCCL to use.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unfit {
+    /// There is no such file.
+    #[error("there is no such file")]
+    NotThere,
     /// The dynamic loader cannot open it.
     #[error("{0}")]
     NotOpened(String),
@@ -57,8 +61,17 @@ pub struct LoadError {
     pub attempts: Vec<Attempt>,
 }
 
+/// What there is to say of the places: each that holds something, and the others in one line.
 fn tried(attempts: &[Attempt]) -> String {
-    attempts.iter().map(|attempt| format!("\n  {}: {}", attempt.candidate.path, attempt.why)).collect()
+    let (absent, unfit): (Vec<&Attempt>, Vec<&Attempt>) =
+        attempts.iter().partition(|attempt| attempt.why == Unfit::NotThere);
+    let mut text: String =
+        unfit.iter().map(|attempt| format!("\n  {}: {}", attempt.candidate.path, attempt.why)).collect();
+    if !absent.is_empty() {
+        let paths: Vec<&str> = absent.iter().map(|attempt| attempt.candidate.path.as_str()).collect();
+        text.push_str(&format!("\n  not there: {}", paths.join(", ")));
+    }
+    text
 }
 
 /// A loaded NCCL. Cloning shares it; it is never unloaded.
@@ -103,6 +116,10 @@ impl Library {
     ///
     /// [`Unfit`] where it cannot be opened or is no whole NCCL of its version.
     pub fn open(candidate: &Candidate) -> Result<Self, Unfit> {
+        // A name without a folder is looked for by the dynamic loader.
+        if candidate.path.contains('/') && !Path::new(&candidate.path).exists() {
+            return Err(Unfit::NotThere);
+        }
         let handle = Handle::open(&candidate.path).map_err(Unfit::NotOpened)?;
         let api = Nccl::resolve(&handle);
         let version = version_of(&api)?;

@@ -51,7 +51,7 @@ fn what_is_not_there_is_an_error_that_says_what_to_do() {
     let error = Library::load(&search).expect_err("nothing is there");
     assert_eq!(error.attempts.len(), 1, "what a person names is the only place");
     let text = error.to_string();
-    for expected in ["nvidia-nccl-cu12", "FLODL_NCCL", "/nowhere/libnccl.so.2: "] {
+    for expected in ["nvidia-nccl-cu12", "FLODL_NCCL", "not there: /nowhere/libnccl.so.2"] {
         assert!(text.contains(expected), "{expected} is not in: {text}");
     }
 }
