@@ -10,6 +10,7 @@ mod bench;
 mod build;
 mod cargo;
 mod ci;
+mod cuda;
 mod failure;
 mod fuzz;
 mod licences;
@@ -40,6 +41,10 @@ usage: cargo xtask COMMAND [ARGS]
                             compare ways to end a window on twelve clusters, in computed time
   fuzz [TARGET] [--seconds N] [--keep]
                             attack the parsers of flodl-wire, two targets at a time
+  cuda-probe                say what this machine has for GPUs and NCCL, and which tests will run on it
+  cuda-test                 run the tests that need one GPU, and count
+  cuda-test-nccl            run those of NCCL, one process each, on the GPUs that there are
+  cuda-test-all             run both (docs/CUDA.md)
   tidy                      check the rules of the repository
   ci [STAGE...]             everything a change must pass, or only the stages named (ci --list)
 ";
@@ -55,6 +60,10 @@ fn main() -> ExitCode {
         "bench" => bench::run(&rest),
         "sim" => sim::run(&rest),
         "fuzz" => fuzz::run(&rest),
+        "cuda-probe" => cuda::probe(&rest),
+        "cuda-test" => cuda::test(&rest, cuda::Tier::Device, "cuda-test"),
+        "cuda-test-nccl" => cuda::test(&rest, cuda::Tier::Nccl, "cuda-test-nccl"),
+        "cuda-test-all" => cuda::test(&rest, cuda::Tier::All, "cuda-test-all"),
         "tidy" => tidy::run(&rest),
         "ci" => ci::run(&rest),
         "help" | "--help" | "-h" => {
