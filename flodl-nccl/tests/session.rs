@@ -15,11 +15,15 @@ use common::stand_in::{self, Fault};
 use common::{Bench, LIMIT, bytes_of, floats_of, tests_on_each, view};
 use flodl_nccl::session::{
     Form, Input, Member, Moment, Order, Outcome, Patience, Rendezvous, Replica, Report, Round, Runner, STUCK_EXIT,
-    Said, Session, Stop, Why,
+    Said, Session, Stop, Tools, Watchdog, Why,
 };
 use flodl_nccl::{CallError, Capability, Comm, DataType, Device, Memory, Reduction, Stream};
 
-const PATIENCE: Patience = Patience(Duration::from_millis(400));
+/// Long enough for a busy machine.
+const PATIENCE: Patience = Patience(Duration::from_secs(2));
+
+/// For what is about outliving it.
+const LITTLE: Patience = Patience(Duration::from_millis(400));
 const LENGTH: usize = 100;
 
 fn member(rank: u32) -> Member {
@@ -104,12 +108,21 @@ enum Heard {
 
 type ToCoordinator = Sender<(Member, Heard)>;
 
-fn rank(bench: &Bench, own: Member, fate: Fate, from: &Receiver<Input>, to: &ToCoordinator) -> Ended {
+fn rank(
+    bench: &Bench,
+    (own, fate): (Member, Fate),
+    patience: Patience,
+    from: &Receiver<Input>,
+    to: &ToCoordinator,
+) -> Ended {
     let device = bench.devices[own.rank as usize % bench.devices.len()].clone();
     device.make_current().expect("a device");
     let started = Instant::now();
-    let session = Session::new(own, PATIENCE, bench.library.features());
-    let mut runner = Runner::new(session, bench.library.clone(), Parameters::new(own.rank, &device), PATIENCE.0);
+    let session = Session::new(own, patience, bench.library.features());
+    let watchdog = Watchdog::start(|status| panic!("a call is stuck, and the process would end with {status}"));
+    let tools =
+        Tools { library: bench.library.clone(), watchdog: watchdog.expect("a thread"), limit: patience.ending() };
+    let mut runner = Runner::new(session, tools, Parameters::new(own.rank, &device));
     let mut status = None;
     'life: loop {
         let now = || Moment::at(started.elapsed());
@@ -274,14 +287,21 @@ impl Coordinator {
     }
 }
 
-/// Runs ranks with these fates through some rounds. Says how each ended, and how the coordinator saw it.
-fn run(bench: &Bench, fates: &[Fate], rounds: u64, may_shrink: bool) -> (Vec<Ended>, Option<Stop>, Vec<Why>) {
+/// How each rank ended, why the coordinator stopped, and what it was told of what went wrong.
+type Told = (Vec<Ended>, Option<Stop>, Vec<Why>);
+
+/// Runs ranks with these fates through some rounds.
+fn run(bench: &Bench, fates: &[Fate], rounds: u64, may_shrink: bool) -> Told {
+    run_with(bench, fates, rounds, may_shrink, PATIENCE)
+}
+
+fn run_with(bench: &Bench, fates: &[Fate], rounds: u64, may_shrink: bool, patience: Patience) -> Told {
     let (to_coordinator, from_ranks) = channel();
     let all: Vec<Member> = (0..).map(member).take(fates.len()).collect();
     std::thread::scope(|scope| {
         let mut coordinator = Coordinator {
             started: Instant::now(),
-            rendezvous: Rendezvous::new(PATIENCE, may_shrink && bench.library.features().has(Capability::Shrink)),
+            rendezvous: Rendezvous::new(patience, may_shrink && bench.library.features().has(Capability::Shrink)),
             ranks: BTreeMap::new(),
             members: Vec::new(),
             acked: BTreeSet::new(),
@@ -302,7 +322,7 @@ fn run(bench: &Bench, fates: &[Fate], rounds: u64, may_shrink: bool) -> (Vec<End
                     coordinator.leaver = Some((*own, *round));
                 }
                 let to = to_coordinator.clone();
-                scope.spawn(move || rank(bench, *own, *fate, &from_coordinator, &to))
+                scope.spawn(move || rank(bench, (*own, *fate), patience, &from_coordinator, &to))
             })
             .collect();
         let now = coordinator.now();
@@ -383,15 +403,16 @@ fn an_error_of_one_ranks_library_is_a_new_session_of_all() {
 fn a_slow_peer_is_waited_for() {
     let bench = stand_in::bench();
     let slow = Fate::Suffers(Fault::Slow(600));
-    let (ended, stop, whys) = run(&bench, &[Fate::Lives, slow], 3, true);
-    assert_eq!((stop, whys), (None, vec![]), "slower than the patience is not dead");
+    let (ended, stop, whys) = run_with(&bench, &[Fate::Lives, slow], 3, true, LITTLE);
+    assert_eq!(stop, None);
+    assert!(!whys.contains(&Why::RoundTooLong), "slower than the patience is not dead: {whys:?}");
     assert_eq!(ended[0].values, ended[1].values);
 }
 
 #[test]
 fn a_collective_that_never_ends_is_aborted_at_its_ceiling_and_done_again() {
     let bench = stand_in::bench();
-    let (ended, stop, whys) = run(&bench, &[Fate::Lives, Fate::Suffers(Fault::HangAt(1))], 3, true);
+    let (ended, stop, whys) = run_with(&bench, &[Fate::Lives, Fate::Suffers(Fault::HangAt(1))], 3, true, LITTLE);
     assert_eq!(stop, None);
     assert!(whys.contains(&Why::RoundTooLong), "{whys:?}");
     assert_eq!(ended[0].values, ended[1].values);

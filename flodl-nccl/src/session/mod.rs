@@ -3,20 +3,22 @@
 //! A communicator cannot lose a member: when one dies, every survivor's collective hangs. So survivors abort (or revoke)
 //! theirs, the coordinator lets one of them make a new id, all form a new communicator, restore what they had before the
 //! round, and the round is issued again. [`Session`] is a rank's part of that, [`Rendezvous`] the coordinator's;
-//! [`Runner`] carries out what a session decides.
+//! [`Runner`] carries out what a session decides, and a [`Watchdog`] sees to it that its calls come back.
 //!
 //! Time is an argument, and every wait has a deadline that follows from one [`Patience`].
 
 mod rank;
 mod rendezvous;
 mod runner;
+mod watchdog;
 
 use std::fmt;
 use std::time::Duration;
 
 pub use rank::{Effect, Form, Input, Report, Session, Stopped, Why};
 pub use rendezvous::{Order, Rendezvous, Said, Stop};
-pub use runner::{Outcome, Replica, Runner};
+pub use runner::{Outcome, Replica, Runner, Tools};
+pub use watchdog::{Guard, Watchdog};
 
 /// The status of a process that ends because the library does not come back: it is to be replaced, and the run goes on
 /// without it until then. (`EX_TEMPFAIL` of `sysexits.h`.)

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Effect, Form, Generation, Input, Moment, Report, Round, STUCK_EXIT, Session, Stopped};
+use super::{Effect, Form, Generation, Input, Moment, Report, Round, STUCK_EXIT, Session, Stopped, Watchdog};
 use crate::code::{ErrorCode, Progress};
 use crate::comm::{Comm, Place};
 use crate::error::{CallError, End};
@@ -45,6 +45,17 @@ pub enum Outcome {
     EndProcess(u8),
 }
 
+/// What a runner works with.
+#[derive(Debug)]
+pub struct Tools {
+    /// The library.
+    pub library: Library,
+    /// What sees to it that calls come back.
+    pub watchdog: Watchdog,
+    /// How long a call may take, and wait for another thread's on the communicator.
+    pub limit: Duration,
+}
+
 /// A session with its communicator and replica, on one thread.
 ///
 /// Ending a communicator takes up to three times its limit here and no longer; nothing else waits. Dropping it aborts what
@@ -52,13 +63,12 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Runner<R: Replica> {
     session: Session,
-    library: Library,
+    tools: Tools,
     replica: R,
     comm: Option<Comm>,
     /// The communicator that the new one is made of.
     old: Option<Comm>,
     doing: Doing,
-    limit: Duration,
     outcomes: VecDeque<Outcome>,
 }
 
@@ -71,19 +81,10 @@ enum Doing {
 }
 
 impl<R: Replica> Runner<R> {
-    /// A session without a communicator. `limit` bounds how long a call waits for another thread's on the communicator.
+    /// A session without a communicator.
     #[must_use]
-    pub fn new(session: Session, library: Library, replica: R, limit: Duration) -> Self {
-        Self {
-            session,
-            library,
-            replica,
-            comm: None,
-            old: None,
-            doing: Doing::Nothing,
-            limit,
-            outcomes: VecDeque::new(),
-        }
+    pub fn new(session: Session, tools: Tools, replica: R) -> Self {
+        Self { session, tools, replica, comm: None, old: None, doing: Doing::Nothing, outcomes: VecDeque::new() }
     }
 
     /// What is averaged.
@@ -125,7 +126,10 @@ impl<R: Replica> Runner<R> {
     /// What has come about since the last look.
     fn look(&mut self) -> Option<Input> {
         let comm = self.comm.as_ref()?;
-        let progress = match comm.poll() {
+        let guard = self.tools.watchdog.guard(comm.abort_handle(), self.tools.limit);
+        let polled = comm.poll();
+        drop(guard);
+        let progress = match polled {
             Ok(progress) => progress,
             Err(error) => return Some(Input::Broken(code_of(&error))),
         };
@@ -133,7 +137,7 @@ impl<R: Replica> Runner<R> {
             Doing::Forming(generation) if progress == Progress::Ready => {
                 self.doing = Doing::Nothing;
                 if let Some(old) = self.old.take()
-                    && old.abort(self.limit).is_err_and(|error| error.is_hopeless())
+                    && old.abort(self.tools.limit).is_err_and(|error| error.is_hopeless())
                 {
                     self.outcomes.push_back(Outcome::EndProcess(STUCK_EXIT));
                     return None;
@@ -155,7 +159,7 @@ impl<R: Replica> Runner<R> {
     /// Does one thing; what comes of it at once is the session's next input.
     fn carry_out(&mut self, effect: Effect) -> Option<Input> {
         match effect {
-            Effect::MakeId(generation) => return Some(Input::IdMade(generation, self.library.unique_id().ok())),
+            Effect::MakeId(generation) => return Some(Input::IdMade(generation, self.tools.library.unique_id().ok())),
             Effect::Form { generation, form, place, size, limit } => {
                 self.doing = Doing::Forming(generation);
                 return self.form(&form, (place, size), limit).err().map(|error| Input::Broken(code_of(&error)));
@@ -166,6 +170,7 @@ impl<R: Replica> Runner<R> {
             Effect::Issue(round) => {
                 let comm = self.comm.as_ref()?;
                 self.doing = Doing::Round(round);
+                let _guard = self.tools.watchdog.guard(comm.abort_handle(), self.tools.limit);
                 return self.replica.issue(round, comm).err().map(|error| Input::Broken(code_of(&error)));
             }
             Effect::Abort(generation, limit) => return Some(Input::Stopped(generation, self.abort(limit))),
@@ -185,7 +190,7 @@ impl<R: Replica> Runner<R> {
 
     fn form(&mut self, form: &Form, (rank, size): (u32, u32), limit: Duration) -> Result<(), CallError> {
         let comm = match form {
-            Form::Fresh(id) => Comm::init_rank(&self.library, Place { id: *id, rank, size }, self.limit)?,
+            Form::Fresh(id) => Comm::init_rank(&self.tools.library, Place { id: *id, rank, size }, self.tools.limit)?,
             Form::Shrink { gone } => {
                 let old = self.comm.take().ok_or(CallError::Ended(End::Aborted))?;
                 let shrunk = old.shrink(gone, limit);
@@ -199,7 +204,7 @@ impl<R: Replica> Runner<R> {
 
     /// Does something with the replica once nothing is on the stream.
     fn on_idle(&mut self, work: impl FnOnce(&mut R)) -> Option<Input> {
-        match self.wait_for_idle(self.limit) {
+        match self.wait_for_idle(self.tools.limit) {
             Ok(()) => {
                 work(&mut self.replica);
                 None
@@ -243,7 +248,7 @@ impl<R: Replica> Drop for Runner<R> {
     fn drop(&mut self) {
         if self.comm.is_some() || self.old.is_some() {
             // Whether it succeeded nobody is left to hear.
-            let _how: Stopped = self.abort(self.limit);
+            let _how: Stopped = self.abort(self.tools.limit);
         }
     }
 }
