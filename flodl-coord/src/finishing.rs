@@ -9,7 +9,7 @@ use crate::roles::{Given, Trigger};
 use crate::running::{Running, Stopping};
 use flodl_wire::message::Control;
 use flodl_wire::message::record::{Reason, Role};
-use flodl_wire::message::report::Evaluation;
+use flodl_wire::message::report::{Evaluation, RankState};
 use flodl_wire::{Rank, Time, Version};
 
 /// The end of a run that had begun.
@@ -186,10 +186,11 @@ impl Finishing {
     }
 
     /// A rank is back from a lost link: it is told again what it may not have heard.
-    pub(crate) fn reattached(&mut self, ctx: &mut Context<'_>, back: Rank) {
-        self.running.roles.again(ctx, back);
+    pub(crate) fn reattached(&mut self, ctx: &mut Context<'_>, state: &RankState) {
+        self.running.tell_missed(ctx, state);
+        self.running.roles.again(ctx, state.rank);
         if matches!(self.stage, Stage::Ending { .. }) {
-            ctx.tell(back, self.last_order());
+            ctx.tell(state.rank, self.last_order());
         }
     }
 

@@ -159,7 +159,7 @@ impl Coordinator {
         match &mut self.phase {
             Phase::Forming(_) => {}
             Phase::Running(running) => running.reattached(&mut ctx, &state),
-            Phase::Finishing(finishing) => finishing.reattached(&mut ctx, rank),
+            Phase::Finishing(finishing) => finishing.reattached(&mut ctx, &state),
             Phase::Returning(_) | Phase::Ended => {}
         }
     }
@@ -230,11 +230,10 @@ impl Running {
         }
     }
 
-    /// Tells a rank that is back what it has missed.
-    fn reattached(&mut self, ctx: &mut Context<'_>, state: &RankState) {
+    /// Tells a rank that is back that it was let in, and how the round ended that it is in, where it has missed that.
+    pub(crate) fn tell_missed(&self, ctx: &mut Context<'_>, state: &RankState) {
         let rank = state.rank;
-        let Some(member) = ctx.members.get(rank) else { return };
-        let (is_in_run, now_in) = (member.state.is_in_run(), member.state.clone());
+        let is_in_run = ctx.members.get(rank).is_some_and(|member| member.state.is_in_run());
         if is_in_run && !state.admitted {
             let config = run_config(ctx, &self.agreed, (rank, ctx.members.world().present));
             ctx.tell(rank, Control::Admitted(Box::new(config)));
@@ -250,6 +249,13 @@ impl Running {
                 ctx.tell(rank, Control::RoundDone { round, outcome, next });
             }
         }
+    }
+
+    /// Tells a rank that is back what it has missed.
+    fn reattached(&mut self, ctx: &mut Context<'_>, state: &RankState) {
+        let rank = state.rank;
+        let Some(now_in) = ctx.members.get(rank).map(|member| member.state.clone()) else { return };
+        self.tell_missed(ctx, state);
         self.roles.again(ctx, rank);
         match now_in {
             State::Active(Work::Training { window, .. }) if state.window != Some(window) => {

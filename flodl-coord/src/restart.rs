@@ -28,7 +28,7 @@ use flodl_wire::message::join::TensorSpec;
 use flodl_wire::message::record::{EventKind, Reason};
 use flodl_wire::message::report::RankState;
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Rank, Round, SessionId, Time, Version};
+use flodl_wire::{HostId, Rank, Round, SessionId, Time, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Inputs that wait for the run to go on; whoever talks so much is not listened to further.
@@ -190,15 +190,12 @@ impl Coordinator {
             said
         });
         parted.retain(|_, host| host.until > now);
-        let (states, fenced) = self.restore_members(&restored, commit.as_ref(), (&hosts, &parted), now);
+        let (states, turned_away) = self.restore_members(&restored, commit.as_ref(), (&hosts, &parted), now);
         let mut running = match self.restore_run(*restored, commit.as_ref(), generation, now) {
             Ok(running) => running,
             Err(why) => return self.end(1, Some(why), now),
         };
-        for (session, rank, incarnation) in fenced {
-            let control = Control::Fenced { incarnation };
-            self.out.push_back(Output::ToRank { session, rank, incarnation, control });
-        }
+        self.out.extend(turned_away);
         let (kind, why) = announcement(commit.as_ref(), generation, running.overlaps);
         self.ctx(now).event(kind, Some(why));
         let words = {
@@ -223,17 +220,17 @@ impl Coordinator {
         }
     }
 
-    /// Everybody that the record or a host knows. Gives where ranks stand that are who they say, and whose lives are over.
+    /// Everybody that the record or a host knows. Gives where ranks stand that are who they say, and what those are told whose lives are over.
     fn restore_members(
         &mut self,
         restored: &Restored,
         commit: Option<&CommitState>,
         (hosts, parted): (&BTreeMap<SessionId, Back>, &BTreeMap<HostId, Parted>),
         now: Time,
-    ) -> (Vec<RankState>, Vec<(SessionId, Rank, Incarnation)>) {
+    ) -> (Vec<RankState>, Vec<Output>) {
         let mut lives: BTreeMap<Rank, LifeRecord> =
             known_lives(restored, commit).into_iter().map(|life| (life.rank, life)).collect();
-        let (mut states, mut fenced) = (Vec::new(), Vec::new());
+        let (mut states, mut turned_away) = (Vec::new(), Vec::new());
         let mut seats: BTreeMap<Rank, SessionId> = BTreeMap::new();
         for (&session, back) in hosts {
             for state in &back.states {
@@ -245,7 +242,13 @@ impl Coordinator {
                     (life.incarnation, life.host) == (incarnation, back.host) && is_living(life.standing)
                 });
                 if !is_later && !is_same {
-                    fenced.push((session, rank, incarnation));
+                    // Who was let go may not have heard it, or its relay not that this is known.
+                    let let_go = known.is_some_and(|life| {
+                        (life.incarnation, life.host) == (incarnation, back.host)
+                            && matches!(life.standing, Standing::Finished | Standing::Left)
+                    });
+                    let control = if let_go { Control::Shutdown } else { Control::Fenced { incarnation } };
+                    turned_away.push(Output::ToRank { session, rank, incarnation, control });
                     continue;
                 }
                 let standing = if state.admitted { Standing::InRun } else { Standing::Coming };
@@ -284,7 +287,7 @@ impl Coordinator {
             self.members.remove_host(*session);
         }
         unknown.into_iter().for_each(|(session, host)| self.refuse_unknown(session, host, now));
-        (states, fenced)
+        (states, turned_away)
     }
 
     fn restore_run(

@@ -98,6 +98,23 @@ fn a_round_goes_on_without_a_host_whose_link_breaks_in_it() {
 }
 
 #[test]
+fn who_missed_that_the_last_round_is_over_is_told_at_the_end() {
+    let (mut script, [a, b]) = Script::averaging();
+    script.take(Input::Stop);
+    script.snapshot(0, 1, &a);
+    script.snapshot(1, 1, &b);
+    script.folded(1, [FoldedPart::Whole, FoldedPart::Whole]);
+    script.acks(1);
+    assert_eq!(script.rounds_done().last().map(|done| done.2), Some(Next::Final));
+    breaks(&mut script);
+    let words = vec![Report::SyncAck(ack(Round(1)))];
+    let told = comes_back(&mut script, state(Some(1), (1, false), words));
+    let outcome = RoundOutcome::Committed { version: Version(1) };
+    let done = Control::RoundDone { round: Round(1), outcome, next: Next::Final };
+    assert_eq!(told[..2], [Control::ControllerBack, done], "it answers nothing while it is in that round");
+}
+
+#[test]
 fn an_order_that_was_lost_is_given_again() {
     let mut script = Script::training();
     breaks(&mut script);

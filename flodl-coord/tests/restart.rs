@@ -10,6 +10,7 @@ use flodl_coord::journal::{Entry, Image, Start};
 use flodl_coord::{Coordinator, Input, Output};
 use flodl_elche::NoGuard;
 use flodl_wire::commit::Keeper;
+use flodl_wire::message::commit::{LifeRecord, Standing};
 use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::EventKind;
 use flodl_wire::message::report::{ExitStatus, FoldedPart, RankState};
@@ -344,6 +345,22 @@ fn who_said_its_last_word_under_the_former_controller_has_finished_and_is_not_lo
     assert_eq!(script.deaths(), []);
     let dismissed = Output::ToHost { session, control: Control::Dismissed };
     assert!(script.outputs.contains(&dismissed), "its relay may go");
+}
+
+/// The journal knows of its end, its relay was not told that this is known.
+#[test]
+fn who_had_finished_is_not_fenced_for_saying_so_again() {
+    let mut past = Past::new(7, &[0, 1]);
+    let version = past.hosts[1].version;
+    past.hosts[1].words.push(Report::Finished { version, replica_digest: 0 });
+    let host = HostId::from_name("host1").expect("a name");
+    let life =
+        LifeRecord { rank: Rank(1), incarnation: LIFE, host, standing: Standing::Finished, losses: 0, missing: false };
+    past.journal.push(Entry::Lives(vec![life]));
+    let mut script = past.resumed(0, &[0, 1]);
+    restores(&mut script);
+    assert_eq!(told(&script, 1).first(), Some(&Control::Shutdown));
+    assert_eq!(script.deaths(), []);
 }
 
 #[test]
