@@ -1,8 +1,8 @@
 //! Frames, messages and the authenticated handshake between the processes of a flodl training run.
 //!
 //! A protocol core without IO: bytes, nonces and keys are arguments, frames and bytes come back. It opens no socket, draws no random
-//! number, reads no clock and decides nothing about a run. Every message that flodl's processes exchange is declared in
-//! [`message`], as plain types that coordinator, relay and worker share.
+//! number, reads no clock (but in `io`, which drives it) and decides nothing about a run. Every message that flodl's processes
+//! exchange is declared in [`message`], as plain types that coordinator, relay and worker share.
 //!
 //! Read first:
 //!
