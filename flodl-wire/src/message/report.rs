@@ -39,7 +39,7 @@ pub enum Report {
         round: Round,
         /// Optimizer steps since the snapshot of the last folded contribution. 0: it contributes nothing.
         steps: u64,
-        /// The ranges trained in those steps, as positions of `epoch` (see [`WindowPlan`](super::control::WindowPlan)).
+        /// The ranges trained in those steps, as positions of `epoch` (see [`WindowPlan`]).
         ranges: Vec<Range>,
         /// The epoch that the ranges count from.
         epoch: Epoch,
