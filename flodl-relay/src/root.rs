@@ -14,7 +14,7 @@ use core::time::Duration;
 use flodl_cpureduce::{
     Absence, CommitError, Consensus, Contributor, Fold, Folded, Layout, LayoutError, Mass, Record, Reject, Section,
 };
-pub use flodl_cpureduce::{Average, ChunkSpec, Outer};
+pub use flodl_cpureduce::{Average, ChunkSpec, Outer, OuterRule};
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
 use flodl_wire::message::data::{Chunk, Codec};
 use flodl_wire::message::join::LayoutSizes;

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use core::num::{NonZeroU32, NonZeroU64};
 use core::time::Duration;
 use flodl_elche::{GuardKind, Mode};
+use flodl_relay::root::OuterRule;
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::{HostId, Rank};
 use std::ffi::OsString;
@@ -197,7 +198,8 @@ pub(crate) enum RankOutput {
 #[derive(Debug, Args)]
 pub(crate) struct TrainingArgs {
     /// How work is shared out and averaged: cpu-cadence (each rank trains as much as it can in the same time, then all
-    /// average) or cpu-sync (each rank trains one batch, then all average)
+    /// average), cpu-async (the same, and ranks train on while they average) or cpu-sync (each rank trains one batch, then
+    /// all average)
     #[arg(long, value_name = "MODE", default_value_t = Mode::CpuCadence)]
     pub(crate) mode: Mode,
     /// Passes over the dataset [default: what the program asks for, else 1]
@@ -214,6 +216,10 @@ pub(crate) struct TrainingArgs {
     pub(crate) step_ms: Option<Duration>,
     #[command(flatten)]
     pub(crate) scheduling: SchedulingArgs,
+    /// What an average becomes before it is the consensus: average (what it is), slow-momentum:RATE,MOMENTUM or
+    /// nesterov:RATE,MOMENTUM, for example nesterov:0.7,0.9 [default: the program's own, else average]
+    #[arg(long, value_name = "RULE")]
+    pub(crate) outer: Option<OuterRule>,
     #[command(flatten)]
     pub(crate) duties: DutyArgs,
     /// Folder for what the run leaves: new or empty [default: flodl-run-RUN]
@@ -424,6 +430,8 @@ mod tests {
             ("flodl run -n 2 --slow 1=nan -- ./train", "write RANK=FACTOR"),
             ("flodl run -n 2 --speed 1 -- ./train", "write RANK=RATIO"),
             ("flodl run -n 2 --guard dog -- ./train", "take none, trend or msf"),
+            ("flodl run -n 2 --outer momentum -- ./train", "use average, slow-momentum:RATE,MOMENTUM"),
+            ("flodl run -n 2 --outer nesterov:0.7,1.5 -- ./train", "--outer"),
             ("flodl run -n 2 --min-anchor -4 -- ./train", "--min-anchor"),
             ("flodl run -n 2 --step-ms -4 -- ./train", "--step-ms"),
             ("flodl run -n -2 -- ./train", "--ranks"),

@@ -23,7 +23,7 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use flodl_elche::{AnchorSettings, Guard, GuardKind};
 use flodl_monitor::Store;
-use flodl_relay::root::Outer;
+use flodl_relay::root::{Outer, OuterRule};
 use flodl_wire::{Rank, RunId, Secret};
 use smol::future;
 use std::collections::BTreeMap;
@@ -34,6 +34,9 @@ use std::sync::Arc;
 
 /// How long after the end connections may still take what was queued for them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// The file of a run's folder that names its outer optimizer, where one was asked for.
+const OUTER: &str = "outer";
 
 /// `flodl run`.
 pub(crate) fn run(args: &RunArgs, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
@@ -78,10 +81,25 @@ fn resume(path: &Path, extensions: Extensions, console: &Console) -> Result<Exit
     let bound = bind(&restored.start.address)?;
     let guard = extensions.guard.is_none().then_some(config.scheduling.guard);
     let keep = restored.start.keep_checkpoints;
-    let setup = Setup { config, secret, summary: None, guard, keep, console: console.clone(), dir };
+    let outer = extensions.outer.is_none().then(|| outer_of(&dir)).transpose()?.flatten();
+    if let Some(rule) = outer.filter(|rule| *rule != OuterRule::Average) {
+        console.say(&format!("outer optimizer {rule}: its momentum died with the controller before, and begins anew"));
+    }
+    let setup = Setup { config, secret, summary: None, guard, outer, keep, console: console.clone(), dir };
     let journal = Journal::new(FileStore::new(&setup.dir), image);
     let past = Past { journal, lock, generation, restored: Some(Box::new(restored)) };
     Controller::open(setup, bound, Some(past), extensions)?.run(None)
+}
+
+/// The outer optimizer that the run in a folder was asked to have.
+fn outer_of(dir: &RunDir) -> Result<Option<OuterRule>, Failure> {
+    let file = dir.file(OUTER);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let text = String::from_utf8_lossy(&dir.read(OUTER).map_err(Failure::failed)?).into_owned();
+    let damaged = |error| Failure::failed(format!("{}: {error}", file.display()));
+    text.trim().parse().map(Some).map_err(damaged)
 }
 
 /// What is written down of a run, for the controller after this one; and from the one before it.
@@ -101,6 +119,8 @@ pub(crate) struct Setup {
     pub(crate) summary: Option<PathBuf>,
     /// The guard asked for.
     pub(crate) guard: Option<GuardKind>,
+    /// The outer optimizer asked for.
+    pub(crate) outer: Option<OuterRule>,
     /// Checkpoint sets that are kept.
     pub(crate) keep: NonZeroU32,
     pub(crate) console: Console,
@@ -118,7 +138,10 @@ impl Setup {
         let secret = Secret::from_bytes(random()?);
         let (summary, guard) = (args.summary.clone(), args.scheduling.guard);
         let keep = args.duties.keep_checkpoints;
-        Ok(Setup { config, secret, dir, summary, guard, keep, console: console.clone() })
+        if let Some(rule) = args.outer {
+            dir.write(OUTER, format!("{rule}\n").as_bytes()).map_err(Failure::failed)?;
+        }
+        Ok(Setup { config, secret, dir, summary, guard, outer: args.outer, keep, console: console.clone() })
     }
 }
 
@@ -191,6 +214,19 @@ fn guard(own: Option<Box<dyn Guard>>, asked: Option<GuardKind>) -> Result<Box<dy
     }
 }
 
+/// The program's own outer optimizer where it brings one, else the one asked for.
+fn outer(own: Option<Box<dyn Outer>>, asked: Option<OuterRule>) -> Result<Option<Box<dyn Outer>>, Failure> {
+    match (own, asked) {
+        (Some(own), Some(asked)) => {
+            let text = format!(
+                "--outer {asked} contradicts this program, which brings an outer optimizer: leave it out ({own:?})"
+            );
+            Err(Failure::usage(text))
+        }
+        (own, asked) => Ok(own.or_else(|| asked.map(OuterRule::optimizer))),
+    }
+}
+
 /// What makes ranks slower on purpose, so that nobody takes such figures for a device's.
 fn emulations(slow: &Slowing) -> impl Iterator<Item = String> {
     let least = slow.step_at_least.map(|least| format!("emulation: every step takes at least {least:?}"));
@@ -241,7 +277,7 @@ impl Controller {
         let (earlier, until) = sink::earlier(setup.dir.path());
         let clock = Clock::from(until);
         let Extensions { guard: own, outer, on_epoch, on_eval } = extensions;
-        let guard = guard(own, setup.guard)?;
+        let (guard, outer) = (guard(own, setup.guard)?, self::outer(outer, setup.outer)?);
         let generation = past.as_ref().map_or(0, |past| past.generation);
         let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, past.is_some());
         let gate = Arc::new(gate.of_generation(generation));

@@ -243,3 +243,18 @@ fn b16_a_controller_whose_place_was_taken_is_not_listened_to() {
     is_exact(&world.summary("elsewhere/summary.json"), 50_000);
     world.empties_within(Duration::from_secs(5));
 }
+
+#[test]
+fn another_controller_has_the_same_outer_optimizer_and_says_that_it_begins_anew() {
+    let world = World::new();
+    let mut controller = serve(&world, "-n 2 --epochs 60 --batch-size 16 --step-ms 2 --outer nesterov:0.7,0.3");
+    ticket(&world, "a");
+    let a = world.train("join --ticket ticket-a -n 2", "--samples 500");
+    controller.says("the run starts with");
+    averages_go_on(&world, "run", 3);
+    kill(controller);
+    let ended = world.flodl(RESUME).exits(0);
+    ended.said(&["nesterov:0.7,0.3", "begins anew"]);
+    a.exits(0);
+    is_exact(&world.summary("run/summary.json"), 30_000);
+}

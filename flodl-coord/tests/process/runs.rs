@@ -137,3 +137,27 @@ fn the_default_run_directory_is_named_after_the_run() {
     ended.said(&["flodl: run ", name]);
     ended.said(&["patience 10s", "heartbeat every 1s"]);
 }
+
+#[test]
+fn an_outer_optimizer_makes_another_consensus_that_all_hold() {
+    let model = |more: &str| {
+        let world = World::new();
+        let line = format!("run -n 1 --mode cpu-sync --epochs 2 --batch-size 16 {more} {FILES}");
+        let summary = ends_well(&world, world.train(&line, "--samples 400"), 800);
+        let version = summary.version.expect("is known");
+        let file = fs::read(world.path(format!("run/checkpoints/v{version}/model.safetensors"))).expect("is there");
+        // Its header names the run.
+        let header = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+        file[8 + header..].to_vec()
+    };
+    let average = model("");
+    assert!(average == model("--outer average"), "one rank alone makes the same model twice");
+    assert!(average != model("--outer nesterov:0.7,0.5"));
+    for mode in ["cpu-cadence", "cpu-async"] {
+        check(
+            &format!("run -n 3 --mode {mode} --epochs 2 --batch-size 16 --outer slow-momentum:1,0.3"),
+            "--samples 800",
+            1600,
+        );
+    }
+}
