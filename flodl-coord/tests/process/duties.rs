@@ -1,6 +1,6 @@
 //! Evaluations and checkpoints during a run, on every trigger and in every mode.
 
-use crate::harness::{LONGEST, World, poll};
+use crate::harness::{LONGEST, Running, World, poll};
 use crate::runs::{FILES, is_exact};
 use flodl_monitor::Summary;
 use flodl_worker::checkpoint::read_latest;
@@ -109,13 +109,22 @@ fn an_evaluator_that_cannot_or_dies_is_followed_by_another() {
     }
 }
 
+/// A run in whose folder a file lies in the place of the folder of the sets, before its ranks begin.
+fn without_sets(world: &World, line: &str, trainer: &str) -> Running {
+    let go = world.path("go");
+    world.script("late", &format!("#!/bin/sh\nwhile [ ! -e {} ]; do sleep 0.05; done\nexec \"$@\"\n", go.display()));
+    let mut running = world.train_by("late", line, trainer);
+    running.says("listening on");
+    fs::write(world.path("run/checkpoints"), "in the way").expect("is written");
+    fs::write(go, "").expect("is written");
+    running
+}
+
 #[test]
 fn a_disk_that_takes_no_checkpoint_ends_nothing() {
     let world = World::new();
-    let mut running = world.train(&run("cpu-cadence", "--checkpoint-rounds 1"), "--samples 800");
-    // A file in the place of the folder of the sets: every set fails, and with the last one the run.
-    running.says("listening on");
-    fs::write(world.path("run/checkpoints"), "in the way").expect("is written");
+    // Every set fails, and with the last one the run.
+    let running = without_sets(&world, &run("cpu-cadence", "--checkpoint-rounds 1"), "--samples 800");
     let ended = running.exits(1);
     let summary = world.summary("summary.json");
     assert_eq!(summary.samples_committed, 3 * SAMPLES, "{}", ended.err);
@@ -127,9 +136,7 @@ fn a_disk_that_takes_no_checkpoint_ends_nothing() {
 fn a_disk_that_is_full_for_a_while_ends_nothing() {
     let world = World::new();
     let line = format!("run -n 3 --mode cpu-cadence --step-ms 5 --checkpoint-rounds 1 --keep-checkpoints 2 {FILES}");
-    let mut running = world.train(&line, "--samples 800 --batch-size 16 --epochs 20");
-    running.says("listening on");
-    fs::write(world.path("run/checkpoints"), "in the way").expect("is written");
+    let mut running = without_sets(&world, &line, "--samples 800 --batch-size 16 --epochs 20");
     running.says("was not saved");
     fs::remove_file(world.path("run/checkpoints")).expect("is removed");
     running.exits(0);
