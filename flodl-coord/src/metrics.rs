@@ -2,8 +2,8 @@
 //! figures by the reduction that they declared.
 //!
 //! What ranks report counts for the epoch that they trained in, whatever becomes of it; what is committed is counted apart.
-//! A window that runs over the end of an epoch is reported as a whole, and counts for the one that was the oldest when it was
-//! planned (or is now).
+//! A window that runs over the end of an epoch is reported as a whole, and counts for the oldest one that is open
+//! then.
 
 use core::time::Duration;
 use flodl_wire::message::join::{Reduction, ScalarSpec};

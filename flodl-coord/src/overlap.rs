@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::gate::{Arming, Hold};
 use crate::members::Member;
+use crate::round::OpenRound;
 use crate::running::{Cycle, Running, Step};
 use flodl_wire::Rank;
 use flodl_wire::message::record::Reason;
@@ -22,14 +23,21 @@ impl Running {
         matches!(&self.cycle, Cycle::Round(open) if open.next.as_ref().is_some_and(BTreeMap::is_empty))
     }
 
+    /// Whether the open round ends a rank's window: one that began at that round's snapshot it does not.
+    pub(crate) fn ends_window_of(&self, rank: Rank) -> bool {
+        let is_to_stop =
+            |open: &OpenRound| open.parts().get(&rank).is_none_or(|part| part.steps.is_none() || !part.is_awaited());
+        matches!(&self.cycle, Cycle::Round(open) if is_to_stop(open))
+    }
+
     /// While a round is in flight: where ranks train on and nobody has anything left to train, more of it is planned at once.
     pub(crate) fn beside_round(&mut self, ctx: &mut Context<'_>) -> Step {
         if self.all_begun()
             && self.stopping.is_none()
-            && let Err(hold @ Hold::NothingMoved { available: 1.., .. }) = self.verdict(ctx)
+            && let Err(hold @ Hold::NothingMoved { available: available @ 1.., .. }) = self.verdict(ctx)
         {
             let why = Reason::from(&hold);
-            return self.replan(ctx, 1, why);
+            return self.replan(ctx, available, why);
         }
         Step::Hold
     }
@@ -50,8 +58,9 @@ impl Running {
     /// it begins when everybody holds the consensus and nothing else, so this once everybody waits.
     pub(crate) fn average(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
         let goes_on = self.overlaps && self.stopping.is_none() && !self.needs_everybody();
+        let ends = self.window;
         let next = goes_on.then(|| self.plan_next(ctx));
-        self.request_params(ctx, why);
+        self.open_round(ctx, ends, why);
         if let Cycle::Round(open) = &mut self.cycle {
             open.next = next;
         }

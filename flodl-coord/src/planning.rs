@@ -9,7 +9,7 @@ use crate::running::{Cycle, Running, Step};
 use crate::stalled::Pace;
 use core::time::Duration;
 use flodl_elche::{Demand, Plan, Slot};
-use flodl_wire::limits::EPOCH_RANKS;
+use flodl_wire::limits::{EPOCH_RANKS, LATE_UNKNOWN};
 use flodl_wire::message::Control;
 use flodl_wire::message::control::{Overlap, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind, Node};
@@ -18,8 +18,6 @@ use std::collections::BTreeMap;
 
 /// A snapshot is late by a batch of the slowest rank at most; a batch may take so many times as long as one does.
 const LATE_BATCHES: u32 = 3;
-/// So many times the patience where nobody's batches are measured yet.
-const LATE_UNKNOWN: u32 = 8;
 
 impl Running {
     /// Tells of epochs of which every sample is committed or set aside, oldest first, and how they went.
@@ -49,7 +47,10 @@ impl Running {
                 member.state = State::Active(work);
             }
         }
-        self.window_began = ctx.now;
+        // Beside a round the time counts from where its windows began.
+        if matches!(self.cycle, Cycle::Window) {
+            self.window_began = ctx.now;
+        }
         Step::Again
     }
 

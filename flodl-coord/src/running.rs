@@ -199,7 +199,7 @@ impl Running {
         };
         self.ledger.report(rank, report)?;
         // Only a round may end a window before its first batch; otherwise windows would be planned for ever.
-        if report.batches == 0 && leased > 0 && matches!(self.cycle, Cycle::Window) {
+        if report.batches == 0 && leased > 0 && !self.ends_window_of(rank) {
             return Err(Breach::Idle { leased });
         }
         member.state = State::Active(Work::Reported { window: report.window, batches: report.batches });
@@ -213,7 +213,7 @@ impl Running {
             self.losses.sum += report.loss_sum;
             self.losses.count = self.losses.count.saturating_add(report.loss_count);
         }
-        self.metrics.of(self.ledger.epoch.max(report.epoch), ctx.now).window(rank, report);
+        self.metrics.of(self.ledger.epoch, ctx.now).window(rank, report);
         ctx.record(Body::Node(Node::Rank(rank_window(rank, report))));
         if self.replica_is_equal(ctx, rank, report.replica_digest) {
             if let Some(mut member) = ctx.members.get_mut(rank) {
@@ -545,7 +545,12 @@ impl Running {
 
     /// Opens a round, for the reason that the gate gave or for another.
     pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
-        let round = open_round(ctx, (self.next_round, self.window), self.consensus.is_some(), why);
+        self.open_round(ctx, self.window, why)
+    }
+
+    /// Opens the round that ends that window.
+    pub(crate) fn open_round(&mut self, ctx: &mut Context<'_>, window: WindowId, why: Reason) -> Step {
+        let round = open_round(ctx, (self.next_round, window), self.consensus.is_some(), why);
         self.next_round = Round(self.next_round.0 + 1);
         self.cut_short = None;
         self.cycle = Cycle::Round(round);

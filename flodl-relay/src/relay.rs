@@ -348,6 +348,9 @@ impl Relay {
     }
 
     fn admit(&mut self, admit: &Admit) {
+        if !matches!(self.stage, Stage::Running) || self.intent.leaving {
+            return;
+        }
         if !self.lives.is_empty() {
             // It is said once more after a link that broke early.
             let known = |&(rank, _): &(Rank, Incarnation)| self.lives.contains_key(&rank);

@@ -72,6 +72,9 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// From a frame's first byte to its last, where a connection keeps such a time: the largest frame at 20 kB/s.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// So many times the patience others may take for a batch where windows overlap and nobody's batches are measured yet.
+pub const LATE_UNKNOWN: u32 = 8;
+
 /// Connections whose handshake is not done. At the cap the oldest is closed.
 pub const HALF_OPEN_MAX: usize = 64;
 

@@ -505,15 +505,18 @@ impl<'a, T: Trainee> Worker<'a, T> {
         self.evaluated += 1;
         clock.batch_evaluated();
         let (schedule, aside) = (evaluating.schedule, evaluating.aside);
-        if matches!(looked, Ok(Ok(None))) {
-            self.evaluating = Some(evaluating);
-            return;
-        }
+        let outcome = match looked {
+            Ok(Ok(None)) => {
+                self.evaluating = Some(evaluating);
+                return;
+            }
+            Ok(Ok(Some(evaluation))) => Ok(Ok(evaluation)),
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(failure) => Err(failure),
+        };
         let back = if aside { self.put_back() } else { Ok(()) };
-        let input = match back.and(looked) {
-            Ok(Ok(None)) => return,
-            Ok(Ok(Some(evaluation))) => Input::Evaluated { schedule, outcome: Ok(evaluation) },
-            Ok(Err(error)) => Input::Evaluated { schedule, outcome: Err(error) },
+        let input = match back.and(outcome) {
+            Ok(outcome) => Input::Evaluated { schedule, outcome },
             Err(failure) => Input::Failed(failure),
         };
         self.session.handle(input, clock.now());

@@ -90,12 +90,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         signs.push(sign);
         crowds.push((crowd.name, std::thread::spawn(move || besiege(address, crowd, (there, &over)))));
     }
-    for sign in signs {
-        sign.recv()?;
+    let lifted = {
+        let over = Arc::clone(&over);
+        std::thread::spawn(move || {
+            let read = std::io::stdin().read_to_end(&mut Vec::new());
+            over.store(true, Ordering::Relaxed);
+            read.map(|_| ())
+        })
+    };
+    // A crowd that goes before it was there says nothing.
+    if signs.into_iter().all(|sign| sign.recv().is_ok()) {
+        println!("besieged");
     }
-    println!("besieged");
-    std::io::stdin().read_to_end(&mut Vec::new())?;
-    over.store(true, Ordering::Relaxed);
+    lifted.join().map_err(|_| "the standard input cannot be read")??;
     for (name, crowd) in crowds {
         println!("{name} {}", crowd.join().map_err(|_| "a crowd failed")?);
     }

@@ -142,9 +142,6 @@ struct Marks {
     window_end: Time,
 }
 
-/// So many times the patience others may take for a batch, where windows overlap and no plan has said how long it takes.
-const LATE_UNKNOWN: u32 = 8;
-
 /// The newest of what comes in order.
 #[derive(Copy, Clone, Debug, Default)]
 struct Newest {
@@ -437,7 +434,7 @@ impl Session {
         checks::settings(&run, &self.me.ready)?;
         self.run = Some(run);
         if self.overlaps() {
-            self.newest.late = self.patience.saturating_mul(LATE_UNKNOWN);
+            self.newest.late = self.patience.saturating_mul(limits::LATE_UNKNOWN);
         }
         self.marks.last_batch_end = now;
         self.marks.window_end = now;

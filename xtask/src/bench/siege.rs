@@ -65,14 +65,22 @@ fn trains(siege: Option<&Path>) -> Result<(Duration, Value), Failure> {
     let strangers = siege.map(|siege| besiege(siege, &run)).transpose();
     let status = trainer.wait().map_err(|error| Failure::failed(format!("cannot wait for flodl: {error}")))?;
     let took = began.elapsed();
-    if let Some(mut strangers) = strangers? {
-        drop(strangers.stdin.take());
-        strangers.wait().map_err(|error| Failure::failed(format!("cannot wait for the strangers: {error}")))?;
-    }
+    strangers?.map(lift).transpose()?;
     if !status.success() {
         return Err(Failure::failed(format!("the run failed, {status}")));
     }
     Ok((took, scratch.summary()?))
+}
+
+/// Sends the strangers home. They have all been there, or it was no siege.
+fn lift(mut strangers: Child) -> Result<(), Failure> {
+    drop(strangers.stdin.take());
+    let output = strangers.wait_with_output();
+    let output = output.map_err(|error| Failure::failed(format!("cannot wait for the strangers: {error}")))?;
+    match String::from_utf8_lossy(&output.stdout).starts_with("besieged") && output.status.success() {
+        true => Ok(()),
+        false => Err(Failure::failed(format!("the run was over before every stranger was there ({})", output.status))),
+    }
 }
 
 /// Starts the strangers once the run listens.
@@ -87,6 +95,6 @@ fn besiege(siege: &Path, run: &Path) -> Result<Child, Failure> {
         }
     };
     let mut command = Command::new(siege);
-    command.arg(address.trim()).stdin(Stdio::piped()).stdout(Stdio::null());
+    command.arg(address.trim()).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.spawn().map_err(|error| Failure::failed(format!("cannot start {}: {error}", siege.display())))
 }
