@@ -107,6 +107,8 @@ struct Ahead {
     steps_before: u64,
     /// What was in the last contribution, until a consensus is applied: a round that is run again gives it back.
     given: Option<(Round, Trained, u64)>,
+    /// The round that was last said to be run again. A rank in a batch takes its snapshot for it only after that.
+    again: Option<Round>,
 }
 
 /// The process.
@@ -219,14 +221,14 @@ impl Seat {
     }
 
     /// Remembers how far it may run ahead, and what a round that is run again will hold once more.
-    fn planned(&mut self, fab: &Fabric, mut control: Control) -> Control {
-        if let Control::RoundDone { round, outcome: RoundOutcome::Again, .. } = control
-            && let Some((_, trained, steps)) = self.ahead.given.take_if(|(given, ..)| *given == round)
-        {
-            let mut log = self.log.borrow_mut();
-            log.steps += steps;
-            log.trained.samples += trained.samples;
-            log.trained.sum = log.trained.sum.wrapping_add(trained.sum);
+    fn planned(&mut self, fab: &mut Fabric, mut control: Control) -> Control {
+        if let Control::RoundDone { round, outcome: RoundOutcome::Again, .. } = control {
+            self.ahead.again = Some(round);
+            self.give_back();
+        }
+        // A window that begins at once ends what it may run ahead of the one before.
+        if matches!(&control, Control::Window(plan) if plan.overlap.is_some_and(|overlap| overlap.begins.is_none())) {
+            self.has_run_ahead(fab);
         }
         if let Control::Window(plan) = &mut control
             && let Some(overlap) = &mut plan.overlap
@@ -354,6 +356,28 @@ impl Seat {
         }
     }
 
+    /// What was in the contribution to a round that is run again is trained and not contributed.
+    fn give_back(&mut self) {
+        let again = self.ahead.again;
+        if let Some((_, trained, steps)) = self.ahead.given.take_if(|(given, ..)| Some(*given) == again) {
+            let mut log = self.log.borrow_mut();
+            log.steps += steps;
+            log.trained.samples += trained.samples;
+            log.trained.sum = log.trained.sum.wrapping_add(trained.sum);
+        }
+    }
+
+    /// Looks how far it has run ahead of the window that it reported last.
+    fn has_run_ahead(&mut self, fab: &mut Fabric) {
+        let Some((window, at)) = self.ahead.reported.take() else { return };
+        let steps_ever = self.log.borrow().steps_ever;
+        let (lead, ran) = (self.ahead.leads.get(&window).copied().unwrap_or(0), steps_ever - at);
+        if ran > u64::from(lead) {
+            let what = format!("{} ran {ran} batches ahead of {window}, where {lead} were allowed", self.life.0);
+            fab.ledger.broken(Rule::Lead, what);
+        }
+    }
+
     /// Tells the accounts what this rank has really trained for a round.
     fn account(&mut self, fab: &mut Fabric, report: &Report) {
         if let Report::EvalResult { schedule, .. } = report {
@@ -361,18 +385,11 @@ impl Seat {
             let excused = self.corrupt || fab.touched.contains(&self.life.0);
             fab.ledger.evaluated(self.life, *schedule, &self.worker.trainee().bytes(), excused);
         }
-        let steps_ever = self.log.borrow().steps_ever;
         if let Report::WindowReport(report) = report {
-            self.ahead.reported = Some((report.window, steps_ever));
+            self.ahead.reported = Some((report.window, self.log.borrow().steps_ever));
         }
         let Report::SnapshotReady { round, steps, ranges, epoch } = report else { return };
-        if let Some((window, at)) = self.ahead.reported.take() {
-            let (lead, ran) = (self.ahead.leads.get(&window).copied().unwrap_or(0), steps_ever - at);
-            if ran > u64::from(lead) {
-                let what = format!("{} ran {ran} batches ahead of {window}, where {lead} were allowed", self.life.0);
-                fab.ledger.broken(Rule::Lead, what);
-            }
-        }
+        self.has_run_ahead(fab);
         let mut log = self.log.borrow_mut();
         let snapshot = Snapshot {
             steps: (*steps, core::mem::take(&mut log.steps)),
@@ -387,6 +404,7 @@ impl Seat {
         self.ahead.given = Some((*round, snapshot.trained, snapshot.steps.1));
         self.ahead.snapshot = snapshot.model.floats().collect();
         fab.ledger.snapshot(self.life, *round, snapshot);
+        self.give_back();
     }
 
     /// What a rank would say that counts its steps from the snapshot before the last.
