@@ -36,6 +36,8 @@ impl Hold {
 pub(crate) struct Auditor {
     /// Lives that the coordinator has declared dead, with its reason.
     dead: BTreeMap<Rank, (Incarnation, Time)>,
+    /// Who was told that its life is over, since a controller has taken over.
+    fenced: BTreeSet<Rank>,
     /// The newest life of each rank that the coordinator gave out.
     newest: BTreeMap<Rank, Incarnation>,
     window: Option<WindowId>,
@@ -285,6 +287,10 @@ impl Auditor {
             Control::Fenced { incarnation: fenced } if !dead && *fenced == incarnation => {
                 return fab.ledger.broken(Rule::Reattach, format!("{rank} ({incarnation}) lives and was fenced"));
             }
+            Control::Fenced { .. } => {
+                self.fenced.insert(rank);
+                return;
+            }
             Control::ControllerBack if dead => {
                 return fab.ledger.broken(Rule::Reattach, format!("{rank} ({incarnation}) is dead and was taken back"));
             }
@@ -375,7 +381,8 @@ impl Auditor {
         self.holds.retain(|_, hold| matches!(hold, Hold::Leased(_)));
         let lost: Vec<Rank> = match outcome {
             RoundOutcome::Committed { .. } => {
-                let ranks = self.roster.iter().map(|(_, rank, _)| *rank);
+                // Who was out of reach when it began is not even in it.
+                let ranks = self.roster.iter().map(|(_, rank, _)| *rank).chain(self.leases.keys().copied());
                 ranks.filter(|rank| !self.answered.contains(rank)).collect()
             }
             RoundOutcome::Nothing | RoundOutcome::Again => self.gave.iter().copied().collect(),
@@ -458,8 +465,9 @@ impl Auditor {
         // It waits for nobody that only the controller before it had told to evaluate.
         fab.ledger.on_duty.clear();
         self.newest.extend(back);
-        // What only the controller before it knew is forgotten: nobody has heard of it.
-        self.dead.clear();
+        // What only the controller before it knew is forgotten: nobody has heard of it. Whom it turns away it knows to be dead.
+        let fenced = core::mem::take(&mut self.fenced);
+        self.dead.retain(|rank, _| fenced.contains(rank));
         (self.window, self.losses) = (None, 0);
         self.leases.clear();
         self.holds.clear();
