@@ -63,6 +63,11 @@ impl Comm {
     /// [`CallError::Missing`] with a library that has no non-blocking communicators, [`CallError::Argument`] for a rank
     /// that is not below the size, [`CallError::Failed`] where the library refuses or there is no device.
     pub fn init_rank(library: &Library, place: Place, limit: Duration) -> Result<Self, CallError> {
+        live::no_group()?;
+        Self::begin(library, place, limit)
+    }
+
+    fn begin(library: &Library, place: Place, limit: Duration) -> Result<Self, CallError> {
         library.features().require(Capability::NonBlocking)?;
         let Place { id, rank, size } = place;
         if rank >= size {
@@ -88,12 +93,22 @@ impl Comm {
         live::group_start(library)?;
         let begin = |(rank, device): (u32, &Device)| {
             device.make_current()?;
-            Ok(Self::init_rank(library, Place { id, rank, size }, limit)?)
+            Ok(Self::begin(library, Place { id, rank, size }, limit)?)
         };
-        let begun: Result<Vec<Self>, InitAllError> = (0..size).zip(devices).map(begin).collect();
-        // The group is closed whatever happened in it, or the thread's next call would still belong to it.
+        let (mut comms, mut begun) = (Vec::new(), Ok::<(), InitAllError>(()));
+        for place in (0..size).zip(devices) {
+            match begin(place) {
+                Ok(comm) => comms.push(comm),
+                Err(error) => {
+                    begun = Err(error);
+                    break;
+                }
+            }
+        }
+        // The group is closed whatever happened in it, or the thread's next call would still belong to it; and before what
+        // was begun in it is dropped, because the library finishes that when the group is closed.
         let closed = live::group_end(library);
-        let comms = begun?;
+        begun?;
         closed?;
         comms.iter().for_each(|comm| comm.shared.slot.mark_pending());
         Ok(comms)
@@ -168,13 +183,14 @@ impl Comm {
     ) -> Result<Progress, CallError> {
         same_shape(send, receive)?;
         let library = &self.shared.library;
-        self.issue(|live| {
+        let mut returned = Ok(());
+        let issued = self.issue(|live| {
             let (op, own) = live.op(library, reduction, send.kind())?;
             let issued = live.all_reduce(library, (send, receive), op, stream);
-            let returned = own.map(|own| live.give_back(library, own)).transpose();
-            let issued = issued?;
-            returned.map(|_| issued)
-        })
+            returned = own.map_or(Ok(()), |own| live.give_back(library, own).map(|_| ()));
+            issued
+        })?;
+        returned.map(|()| issued)
     }
 
     /// Puts a broadcast on a stream: `receive` gets rank `root`'s `send`. Both may be the same.
@@ -292,7 +308,9 @@ impl Comm {
     }
 
     /// Takes the communicator for a call that needs the last one to be done.
+    /// Takes the communicator for a call of its own, which would belong to a group that is open on this thread.
     fn ready(&self) -> Result<Inside<'_>, CallError> {
+        live::no_group()?;
         enter_ready(&self.shared, self.limit)
     }
 

@@ -37,6 +37,14 @@ pub enum CudaError {
         /// Its name, as the driver has it.
         name: String,
     },
+    /// More than there are addresses.
+    #[error("{count} values of {kind:?} are more than a device's memory has addresses")]
+    TooLarge {
+        /// How many.
+        count: usize,
+        /// Of which type.
+        kind: DataType,
+    },
     /// A length does not fit the memory.
     #[error("{asked} bytes do not fit a buffer of {there}")]
     Length {
@@ -209,7 +217,7 @@ impl Device {
         self.make_current()?;
         let function = self.cuda.function(self.cuda.0.alloc, CALL)?;
         let mut address: Address = 0;
-        let bytes = (count * kind.bytes()).max(1);
+        let bytes = count.checked_mul(kind.bytes()).ok_or(CudaError::TooLarge { count, kind })?.max(1);
         // SAFETY: one address is written.
         self.cuda.done(CALL, unsafe { function(&raw mut address, bytes) })?;
         Ok(Memory { device: self.clone(), address, count, kind })

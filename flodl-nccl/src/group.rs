@@ -99,13 +99,15 @@ impl<'a> Group<'a> {
     fn close(&mut self) -> Result<Progress, CallError> {
         self.is_open = false;
         let closed = live::group_end(self.library);
-        for (at, own) in self.own.drain(..) {
-            self.inside[at].resting()?.live.give_back(self.library, own)?;
-        }
         for inside in &mut self.inside {
             inside.resting()?.is_pending = closed != Ok(Progress::Ready);
         }
-        closed
+        let mut returned = Ok(());
+        for (at, own) in self.own.drain(..) {
+            let given_back = self.inside[at].resting()?.live.give_back(self.library, own);
+            returned = returned.and(given_back.map(|_| ()));
+        }
+        closed.and_then(|progress| returned.map(|()| progress))
     }
 }
 

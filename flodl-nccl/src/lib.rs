@@ -10,7 +10,8 @@
 //!
 //! # What holds
 //!
-//! - No call waits for a peer. What goes on behind one is asked with [`Comm::poll`], and waited for with a deadline.
+//! - No call waits for a peer without a deadline, and those that average wait for none. What goes on behind one is asked with
+//!   [`Comm::poll`]; split, shrink and close wait for it up to their limit.
 //!   "In progress" is not success: until it is over, the next call is refused.
 //! - A thread is inside a communicator alone. An abort that finds one inside waits for it, for a limited time.
 //! - Exactly one of abort and destroy happens, and nothing is called after it. What comes late gets [`CallError::Ended`].

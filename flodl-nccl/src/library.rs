@@ -216,11 +216,23 @@ impl Library {
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: not null, hence a string that ends in a zero byte. Another thread's failure may overwrite it while it is
-        // read; the buffer itself lives as long as the library and always ends in a zero byte.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+        let mut copy = Vec::new();
+        while copy.len() < LAST_ERROR_MAX {
+            // SAFETY: not null, hence a string that ends in a zero byte, and nothing behind that is read. The buffer lives as
+            // long as the library. Another thread's failure may overwrite it meanwhile, so it is read byte by byte and only the
+            // copy is looked at.
+            let byte = unsafe { text.add(copy.len()).cast::<u8>().read_volatile() };
+            if byte == 0 {
+                break;
+            }
+            copy.push(byte);
+        }
+        String::from_utf8_lossy(&copy).trim().to_owned()
     }
 }
+
+/// What is read of the library's last error.
+const LAST_ERROR_MAX: usize = 1024;
 
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@
 //! mutably, so that two threads are never inside one communicator; and what ends it takes it by value, so that nothing can
 //! be called after it and exactly one of abort and destroy happens.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -228,18 +229,39 @@ impl Live {
     }
 }
 
-/// Opens a group of calls on this thread.
+thread_local! {
+    /// Whether this thread's calls belong to a group.
+    static IN_GROUP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Refuses a call that would belong to this thread's open group without being held by it: the communicator could be freed
+/// before the group is closed.
+pub(crate) fn no_group() -> Result<(), CallError> {
+    match IN_GROUP.get() {
+        true => {
+            Err(CallError::Argument("a group is open on this thread: make the call through it, or after it".to_owned()))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Opens a group of calls on this thread, which has none.
 pub(crate) fn group_start(library: &Library) -> Result<Progress, CallError> {
     const CALL: &str = "ncclGroupStart";
+    no_group()?;
     let function = library.function(library.api().group_start, CALL)?;
     // SAFETY: the function counts on the calling thread.
-    library.done(CALL, unsafe { function() })
+    let started = library.done(CALL, unsafe { function() })?;
+    IN_GROUP.set(true);
+    Ok(started)
 }
 
 /// Closes it, which puts its calls on their streams.
 pub(crate) fn group_end(library: &Library) -> Result<Progress, CallError> {
     const CALL: &str = "ncclGroupEnd";
+    IN_GROUP.set(false);
     let function = library.function(library.api().group_end, CALL)?;
-    // SAFETY: every communicator of the group is held by the caller until this returns.
+    // SAFETY: every communicator of the group is held by the caller until this returns; others are refused meanwhile
+    // ([`no_group`]).
     library.done(CALL, unsafe { function() })
 }

@@ -273,7 +273,10 @@ fn a_code_of_a_newer_library_is_an_error_and_neither_success_nor_progress() {
 #[test]
 fn an_error_that_comes_to_light_late_is_seen_by_polling() {
     with_fault(Fault::LateError(0, 6), |of| {
-        assert_eq!(reduced(&of, &[1.0], Reduction::Sum), [1.0]);
+        let memory = of.memory(&[1.0]);
+        of.comm.all_reduce(view(&memory), view(&memory), Reduction::Sum, of.on()).expect("it is put on the stream");
+        of.drain();
+        assert_eq!(floats_of(&memory), [1.0], "the collective itself went well");
         let polled = of.comm.poll();
         assert!(matches!(polled, Err(CallError::Failed { code: ErrorCode::Remote, .. })), "{polled:?}");
         let seen_by_watchdog = of.comm.abort_handle().poll(LIMIT);
@@ -312,6 +315,28 @@ fn an_abort_waits_for_the_call_that_is_inside_but_not_for_ever() {
             assert!(issued.is_ok(), "{issued:?}");
         });
         of.drain();
+    });
+}
+
+/// A call beside the group would belong to it too, and nobody would hold its communicator until the group is closed.
+#[test]
+fn a_group_takes_no_calls_that_it_does_not_hold() {
+    let bench = stand_in::bench();
+    ranks(&bench, 1, |of| {
+        let memory = of.memory(&[1.0]);
+        let beside = |_: &mut flodl_nccl::Group<'_>| {
+            let call = of.comm.all_reduce(view(&memory), view(&memory), Reduction::Sum, of.on());
+            assert!(matches!(call, Err(CallError::Argument(_))), "{call:?}");
+            let id = bench.library.unique_id().expect("an id");
+            let begun = Comm::init_rank(&bench.library, Place { id, rank: 0, size: 1 }, LIMIT);
+            assert!(matches!(begun, Err(CallError::Argument(_))), "{begun:?}");
+            let nested = bench.library.group(|_| Ok(()));
+            assert!(matches!(nested, Err(CallError::Argument(_))), "{nested:?}");
+            Ok(())
+        };
+        bench.library.group(beside).expect("an empty group");
+        assert_eq!(reduced(&of, &[2.0], Reduction::Sum), [2.0], "and after it they are taken again");
+        close(of);
     });
 }
 

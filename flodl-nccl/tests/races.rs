@@ -88,7 +88,6 @@ fn a_thousand_races_of_abort_and_enqueue() {
 #[test]
 fn exactly_one_of_close_and_abort_ends_it() {
     let bench = stand_in::bench();
-    let mut ends = [0, 0];
     for race in 0..200 {
         let results = ranks(&bench, 1, |of| {
             let handle = of.comm.abort_handle();
@@ -105,10 +104,8 @@ fn exactly_one_of_close_and_abort_ends_it() {
             })
         });
         match &results[0] {
-            Ok(End::Aborted) => ends[0] += 1,
-            Ok(End::Destroyed) => ends[1] += 1,
+            Ok(End::Aborted | End::Destroyed) => {}
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(ends[0] + ends[1], 200);
 }

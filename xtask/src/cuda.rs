@@ -208,7 +208,7 @@ fn outcome_tally(outcome: &Outcome) -> Tally {
 fn run_one(path: &PathBuf, test: &str, deadline: Duration) -> Result<(Outcome, String), Failure> {
     let file = std::env::temp_dir().join(format!("flodl-cuda-test-{}", std::process::id()));
     let lost = |error: std::io::Error| Failure::failed(format!("{test}: {error}"));
-    let output = std::fs::File::create(&file).map_err(lost)?;
+    let output = std::fs::File::options().write(true).create_new(true).open(&file).map_err(lost)?;
     let errors = output.try_clone().map_err(lost)?;
     let mut child = command(path)
         .args(["--exact", test, "--test-threads", "1", "--nocapture"])
@@ -229,7 +229,7 @@ fn run_one(path: &PathBuf, test: &str, deadline: Duration) -> Result<(Outcome, S
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let said = std::fs::read_to_string(&file).map_err(lost)?;
+    let said = String::from_utf8_lossy(&std::fs::read(&file).map_err(lost)?).into_owned();
     std::fs::remove_file(&file).map_err(lost)?;
     let outcome = match status {
         None => Outcome::Failed(format!("it was still going after {deadline:?} and was ended")),

@@ -291,10 +291,12 @@ impl Fold {
         Some(work)
     }
 
-    /// Takes a sum back, in any order. Returns whether it was handed out by this fold.
+    /// Takes a sum back, in any order. Returns whether it is one that was handed out: of this round, that chunk and those
+    /// contributors. Sums of two folds over equal contributors are not told apart.
     pub fn put_back(&mut self, summed: Summed) -> bool {
         let given = self.given.iter_mut().find(|given| given.spec == summed.spec && given.summed.is_none());
-        match given.filter(|_| summed.round == self.round) {
+        let is_ours = |given: &&mut Given| given.places.iter().copied().eq(summed.parts.iter().map(|part| part.place));
+        match given.filter(|_| summed.round == self.round).filter(is_ours) {
             Some(given) => {
                 given.summed = Some(summed);
                 true

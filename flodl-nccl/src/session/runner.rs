@@ -58,8 +58,9 @@ pub struct Tools {
 
 /// A session with its communicator and replica, on one thread.
 ///
-/// Ending a communicator takes up to three times its limit here and no longer; nothing else waits. Dropping it aborts what
-/// there is; after [`Outcome::EndProcess`] it is not to be dropped, since the library may still write to the replica.
+/// Ending a communicator takes up to three times its limit here and no longer; forming one out of another, and a copy of the
+/// replica or back, up to the limit. The watchdog sees only to collectives and looks at them: a library that hangs while it
+/// makes an id, forms or revokes holds this thread. Dropping it aborts what there is; after [`Outcome::EndProcess`] it is not to be dropped, since the library may still write to the replica.
 #[derive(Debug)]
 pub struct Runner<R: Replica> {
     session: Session,
@@ -70,6 +71,8 @@ pub struct Runner<R: Replica> {
     old: Option<Comm>,
     doing: Doing,
     outcomes: VecDeque<Outcome>,
+    /// The round whose copy could not be made: nothing was done for it, and the replica is what it was.
+    uncopied: Option<Round>,
 }
 
 /// What is waited for.
@@ -84,7 +87,8 @@ impl<R: Replica> Runner<R> {
     /// A session without a communicator.
     #[must_use]
     pub fn new(session: Session, tools: Tools, replica: R) -> Self {
-        Self { session, tools, replica, comm: None, old: None, doing: Doing::Nothing, outcomes: VecDeque::new() }
+        let (outcomes, uncopied) = (VecDeque::new(), None);
+        Self { session, tools, replica, comm: None, old: None, doing: Doing::Nothing, outcomes, uncopied }
     }
 
     /// What is averaged.
@@ -109,8 +113,17 @@ impl<R: Replica> Runner<R> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             self.session.handle(input, now);
+            let mut failed = None;
             while let Some(effect) = self.session.poll_effect() {
-                inputs.extend(self.carry_out(effect));
+                let prepares = match effect {
+                    Effect::Copy(round) | Effect::Restore(round) => Some(round),
+                    // What could not be copied or put back is not averaged.
+                    Effect::Issue(round) if failed == Some(round) => continue,
+                    _ => None,
+                };
+                let news = self.carry_out(effect);
+                failed = failed.or(prepares.filter(|_| news.is_some()));
+                inputs.extend(news);
             }
         }
     }
@@ -120,7 +133,10 @@ impl<R: Replica> Runner<R> {
         if let Some(input) = self.look() {
             self.handle(input, now);
         }
-        self.handle(Input::Tick, now);
+        let ends = |outcome: &Outcome| matches!(outcome, Outcome::EndProcess(_));
+        if !self.outcomes.iter().any(ends) {
+            self.handle(Input::Tick, now);
+        }
     }
 
     /// What has come about since the last look.
@@ -164,7 +180,8 @@ impl<R: Replica> Runner<R> {
                 self.doing = Doing::Forming(generation);
                 return self.form(&form, (place, size), limit).err().map(|error| Input::Broken(code_of(&error)));
             }
-            Effect::Copy(round) => return self.on_idle(|replica| replica.copy(round)),
+            Effect::Copy(round) => return self.copy(round),
+            Effect::Restore(round) if self.uncopied == Some(round) => return self.copy(round),
             Effect::Restore(round) => return self.on_idle(|replica| replica.restore(round)),
             Effect::Release(round) => self.replica.release(round),
             Effect::Issue(round) => {
@@ -200,6 +217,12 @@ impl<R: Replica> Runner<R> {
         };
         self.comm = Some(comm);
         Ok(())
+    }
+
+    fn copy(&mut self, round: Round) -> Option<Input> {
+        let failed = self.on_idle(|replica| replica.copy(round));
+        self.uncopied = failed.is_some().then_some(round);
+        failed
     }
 
     /// Does something with the replica once nothing is on the stream.

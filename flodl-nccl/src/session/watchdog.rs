@@ -51,15 +51,16 @@ impl Watchdog {
         Ok(Self { shared })
     }
 
-    /// Watches until the guard is dropped: past `limit` the communicator is aborted, which waits as long again for the
+    /// Watches, one call at a time, until the guard is dropped: past `limit` the communicator is aborted, which waits as long again for the
     /// call to come back.
     #[must_use]
     pub fn guard(&self, handle: AbortHandle, limit: Duration) -> Guard<'_> {
         let mut state = self.shared.lock();
         state.next += 1;
-        state.watched = Some((state.next, handle, limit));
+        let number = state.next;
+        state.watched = Some((number, handle, limit));
         self.shared.changed.notify_all();
-        Guard { watchdog: self }
+        Guard { watchdog: self, number }
     }
 }
 
@@ -74,11 +75,13 @@ impl Drop for Watchdog {
 #[derive(Debug)]
 pub struct Guard<'a> {
     watchdog: &'a Watchdog,
+    number: u64,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.watchdog.shared.lock().watched = None;
+        let is_it = |watched: &mut (u64, AbortHandle, Duration)| watched.0 == self.number;
+        self.watchdog.shared.lock().watched.take_if(is_it);
         self.watchdog.shared.changed.notify_all();
     }
 }
