@@ -13,6 +13,7 @@ use crate::session::{
 use crate::trainee::{Asks, Fault, LrPosition, StepContext, Trainee};
 use crate::user_code::{answer, fault, learning_rate, user};
 use core::time::Duration;
+use flodl_cpureduce::Pull;
 use flodl_elche::Permutation;
 use flodl_wire::limits::{SCALAR_NAME, SCALARS};
 use flodl_wire::message::join::{Emulation, Ready, RunConfig, ScalarSpec, TensorSpec, TrainerSettings};
@@ -472,7 +473,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
         }
         user("writing the model's tensors", || match how {
             Application::InPlace => reduce.apply(trainee).map(Some).map_err(fault),
-            Application::OnTop => reduce.apply_on_top(trainee, 1.0).map(|()| None).map_err(fault),
+            Application::OnTop => reduce.apply_on_top(trainee, Pull::FULL).map(|()| None).map_err(fault),
         })
     }
 

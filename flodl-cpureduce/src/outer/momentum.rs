@@ -3,6 +3,7 @@
 use super::{Outer, OuterStateError};
 use crate::{ChunkSpec, Digest, Layout, Section, kernel};
 use core::fmt;
+use core::marker::PhantomData;
 use thiserror::Error;
 
 /// How far an outer optimizer follows a round, and for how long it remembers it.
@@ -69,19 +70,7 @@ impl fmt::Display for Momentum {
 /// momentum", ICLR 2020, arXiv:1910.00643, algorithm 1, where `u` is divided by the inner learning rate and multiplied with
 /// it again; here it is in units of the parameters, so it does not follow when that rate changes. A learning rate of 1 and
 /// a momentum of 0 are [`Average`](super::Average) up to rounding.
-#[derive(Debug, Clone)]
-pub struct SlowMomentum {
-    momentum: Momentum,
-    velocities: Velocities,
-}
-
-impl SlowMomentum {
-    /// One without a past.
-    #[must_use]
-    pub const fn new(momentum: Momentum) -> Self {
-        Self { momentum, velocities: Velocities::NONE }
-    }
-}
+pub type SlowMomentum = Remembering<SlowMo>;
 
 /// Nesterov's momentum, the outer optimizer of DiLoCo: with `g = previous - average` it is `u = momentum * u + g`, and the
 /// consensus is `previous - learning_rate * (g + momentum * u)`.
@@ -90,24 +79,61 @@ impl SlowMomentum {
 /// algorithm 1 (its best: learning rate 0.7, momentum 0.9); the form of the step is that of `torch.optim.SGD` with
 /// `nesterov=True`, after I. Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML
 /// 2013. Made for inner optimizers like AdamW: on top of inner momentum it can cost accuracy.
-#[derive(Debug, Clone)]
-pub struct Nesterov {
-    momentum: Momentum,
-    velocities: Velocities,
+pub type Nesterov = Remembering<NesterovStep>;
+
+/// What is made of a round's average and the momentum of the rounds before it.
+pub trait Step: fmt::Debug + Send {
+    /// What a state begins with: whose it is, and the number of its format.
+    const TAG: [u8; 8];
+
+    /// Makes the consensus out of the average, and the next velocities.
+    fn step(previous: &[u8], average: &mut [u8], velocity: &[f32], next: &mut [f32], momentum: Momentum);
 }
 
-impl Nesterov {
+/// The step of [`SlowMomentum`].
+#[derive(Debug, Clone, Copy)]
+pub struct SlowMo;
+
+impl Step for SlowMo {
+    const TAG: [u8; 8] = *b"flo-slo1";
+
+    fn step(previous: &[u8], average: &mut [u8], velocity: &[f32], next: &mut [f32], momentum: Momentum) {
+        kernel::slow_momentum(previous, average, velocity, next, momentum);
+    }
+}
+
+/// The step of [`Nesterov`].
+#[derive(Debug, Clone, Copy)]
+pub struct NesterovStep;
+
+impl Step for NesterovStep {
+    const TAG: [u8; 8] = *b"flo-nes1";
+
+    fn step(previous: &[u8], average: &mut [u8], velocity: &[f32], next: &mut [f32], momentum: Momentum) {
+        kernel::nesterov(previous, average, velocity, next, momentum);
+    }
+}
+
+/// An outer optimizer that remembers in which direction the rounds have gone.
+#[derive(Debug, Clone)]
+pub struct Remembering<S> {
+    momentum: Momentum,
+    velocities: Velocities,
+    step: PhantomData<S>,
+}
+
+impl<S: Step> Remembering<S> {
     /// One without a past.
     #[must_use]
     pub const fn new(momentum: Momentum) -> Self {
-        Self { momentum, velocities: Velocities::NONE }
+        Self { momentum, velocities: Velocities::NONE, step: PhantomData }
     }
 }
 
-impl Outer for SlowMomentum {
+impl<S: Step> Outer for Remembering<S> {
     fn step(&mut self, chunk: &ChunkSpec, previous: &[u8], average: &mut [u8]) {
         let (velocity, next) = self.velocities.open(chunk);
-        kernel::slow_momentum(previous, average, velocity, next, self.momentum);
+        S::step(previous, average, velocity, next, self.momentum);
     }
 
     fn keep(&mut self, chunk: &ChunkSpec) {
@@ -123,46 +149,14 @@ impl Outer for SlowMomentum {
     }
 
     fn state(&self, layout: &Layout) -> Vec<u8> {
-        self.velocities.state(SLOW_MOMENTUM, layout)
+        self.velocities.state(S::TAG, layout)
     }
 
     fn restore(&mut self, layout: &Layout, state: &[u8]) -> Result<(), OuterStateError> {
-        self.velocities = Velocities::restored(SLOW_MOMENTUM, layout, state)?;
+        self.velocities = Velocities::restored(S::TAG, layout, state)?;
         Ok(())
     }
 }
-
-impl Outer for Nesterov {
-    fn step(&mut self, chunk: &ChunkSpec, previous: &[u8], average: &mut [u8]) {
-        let (velocity, next) = self.velocities.open(chunk);
-        kernel::nesterov(previous, average, velocity, next, self.momentum);
-    }
-
-    fn keep(&mut self, chunk: &ChunkSpec) {
-        self.velocities.keep(chunk);
-    }
-
-    fn commit(&mut self) {
-        self.velocities.commit();
-    }
-
-    fn abandon(&mut self) {
-        self.velocities.abandon();
-    }
-
-    fn state(&self, layout: &Layout) -> Vec<u8> {
-        self.velocities.state(NESTEROV, layout)
-    }
-
-    fn restore(&mut self, layout: &Layout, state: &[u8]) -> Result<(), OuterStateError> {
-        self.velocities = Velocities::restored(NESTEROV, layout, state)?;
-        Ok(())
-    }
-}
-
-/// What a state begins with: whose it is, and the number of its format.
-const SLOW_MOMENTUM: [u8; 8] = *b"flo-slo1";
-const NESTEROV: [u8; 8] = *b"flo-nes1";
 
 /// The momentum `u` of every parameter. A state is the tag, `u` as little-endian `f32` in the order of the parameters, and
 /// the little-endian xxh3 of both.

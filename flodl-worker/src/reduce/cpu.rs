@@ -5,7 +5,8 @@ use crate::session::Violation;
 use crate::trainee::{Fault, Trainee};
 use bytes::Bytes;
 use flodl_cpureduce::{
-    ChunkSpec, Digest, DivergenceMeter, Layout, Mass, Section, contribution_chunk, integer_chunk, kernel,
+    ChunkSpec, Digest, DivergenceMeter, Layout, Mass, Pull, Section, apply_result, contribution_chunk, integer_chunk,
+    kernel,
 };
 use flodl_wire::message::Data;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
@@ -240,10 +241,10 @@ impl CpuReduce {
     ///
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
-    pub fn apply_on_top<T: Trainee + ?Sized>(&mut self, trainee: &mut T, pull: f32) -> Result<(), ReduceError> {
+    pub fn apply_on_top<T: Trainee + ?Sized>(&mut self, trainee: &mut T, pull: Pull) -> Result<(), ReduceError> {
         self.read_live(trainee)?;
         let floats = 4 * self.map.floats();
-        kernel::pull_towards(&mut self.live.floats, &self.result[..floats], &self.snapshot.floats, pull);
+        apply_result(&mut self.live.floats, &self.result[..floats], Some(&self.snapshot.floats), pull);
         let mut result = vec![0; self.live.integers.len()];
         kernel::read_i64(&self.result[floats..], &mut result);
         for ((live, result), snapshot) in self.live.integers.iter_mut().zip(result).zip(&self.snapshot.integers) {

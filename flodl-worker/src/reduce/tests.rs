@@ -5,7 +5,7 @@ use crate::session::Violation;
 use crate::trainee::{
     EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
 };
-use flodl_cpureduce::{Digest, LayoutError};
+use flodl_cpureduce::{Digest, LayoutError, Pull};
 use flodl_wire::message::Data;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{Dtype, Section, TensorSpec};
@@ -178,7 +178,7 @@ fn a_late_result_moves_a_replica_that_was_trained_on() {
     // Trained meanwhile: every weight by a quarter, three steps.
     model.weight.iter_mut().for_each(|value| *value += 0.25);
     model.steps[0] += 3;
-    reduce.apply_on_top(&mut model, 1.0).unwrap();
+    reduce.apply_on_top(&mut model, Pull::FULL).unwrap();
     // All of these are sums of few binary digits, so that they are exact.
     assert!(model.weight.iter().zip(&source.weight).all(|(value, consensus)| *value == consensus + 0.25));
     assert_eq!((model.steps[0], model.steps[1], model.mean[0]), (15, 0, source.mean[0]));
@@ -195,7 +195,7 @@ fn a_late_result_moves_a_replica_that_was_trained_on() {
         reduce.receive(&chunk).unwrap();
     }
     let before = model.weight[7];
-    reduce.apply_on_top(&mut model, 0.5).unwrap();
+    reduce.apply_on_top(&mut model, Pull::new(0.5).unwrap()).unwrap();
     assert_eq!(model.weight[7], (before + source.weight[7]) / 2.0, "half of the way");
 }
 
