@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::summary::{self, Expected};
 use crate::tally::Tally;
 use crate::test::{self, Selection};
-use crate::{licences, setup, sim, tidy, train};
+use crate::{disk, licences, setup, sim, tidy, train};
 
 /// One stage.
 struct Stage {
@@ -68,6 +68,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     let stages = choose(args)?;
+    let place = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("."), PathBuf::from);
+    if let Some(warning) = disk::look(&place)? {
+        println!("{warning}");
+    }
     let mut tally = None;
     let mut times = Vec::new();
     for stage in stages {

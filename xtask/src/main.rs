@@ -11,6 +11,7 @@ mod build;
 mod cargo;
 mod ci;
 mod cuda;
+mod disk;
 mod failure;
 mod fuzz;
 mod licences;
