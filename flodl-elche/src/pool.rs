@@ -13,6 +13,7 @@
 //! waits for the round's outcome, because it may have been averaged already.
 
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
@@ -76,6 +77,8 @@ pub enum Settled {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Holding {
     reserved: SpanSet,
+    /// What [`Free::largest`] has it by: never less than what is reserved; 0 where it is not in there.
+    listed: u64,
     out: SpanSet,
     trained: SpanSet,
 }
@@ -87,25 +90,40 @@ struct Free {
     unreserved: SpanSet,
     /// What is reserved for slots, in all.
     reserved: u64,
-    /// The slots that have something reserved, by how much; of equals the lowest is last.
+    /// The slots that have something reserved, by how much they had when somebody last asked; of equals the lowest is last.
+    /// A reservation shrinks with every lease of its holder, and hardly ever does anybody take of another's.
     largest: BTreeSet<(u64, Reverse<Slot>)>,
 }
 
 impl Free {
-    /// A slot's reservation is about to change, or to go.
-    fn unindex(&mut self, slot: Slot, holding: &Holding) {
-        let total = holding.reserved.total();
-        self.reserved -= total;
-        self.largest.remove(&(total, Reverse(slot)));
+    /// A slot's reservation has changed otherwise than by a lease.
+    fn list(&mut self, slot: Slot, holding: &mut Holding) {
+        self.unlist(slot, holding);
+        holding.listed = holding.reserved.total();
+        if holding.listed > 0 {
+            self.largest.insert((holding.listed, Reverse(slot)));
+        }
     }
 
-    /// A slot's reservation has changed.
-    fn index(&mut self, slot: Slot, holding: &Holding) {
-        let total = holding.reserved.total();
-        self.reserved += total;
-        if total > 0 {
-            self.largest.insert((total, Reverse(slot)));
+    /// A slot's reservation goes.
+    fn unlist(&mut self, slot: Slot, holding: &mut Holding) {
+        if holding.listed > 0 {
+            self.largest.remove(&(holding.listed, Reverse(slot)));
+            holding.listed = 0;
         }
+    }
+
+    /// Whoever has the most reserved.
+    fn richest<'a>(&mut self, holdings: &'a mut BTreeMap<Slot, Holding>) -> Option<&'a mut Holding> {
+        let slot = loop {
+            let &(listed, Reverse(slot)) = self.largest.last()?;
+            let holding = holdings.get_mut(&slot)?;
+            if holding.reserved.total() == listed {
+                break slot;
+            }
+            self.list(slot, holding);
+        };
+        holdings.get_mut(&slot)
     }
 }
 
@@ -223,7 +241,7 @@ impl Pool {
     pub fn reserve(&mut self, weights: &[(Slot, f64)]) {
         let mut free = std::mem::take(&mut self.free.unreserved);
         for (&slot, holding) in &mut self.holdings {
-            self.free.unindex(slot, holding);
+            self.free.unlist(slot, holding);
             free.insert_all(&holding.reserved.drain());
         }
         let mut weights = weights.to_vec();
@@ -233,11 +251,13 @@ impl Pool {
         let mean = if known.is_empty() { 1.0 } else { known.iter().sum::<f64>() / known.len() as f64 };
         let filled: Vec<f64> = weights.iter().map(|&(_, w)| if w.is_finite() && w > 0.0 { w } else { mean }).collect();
         let batches = free.total().div_ceil(self.batch_size);
+        self.free.reserved = 0;
         for (&(slot, _), share) in weights.iter().zip(largest_remainder(batches, &filled)) {
-            let spans = free.take_front(share.saturating_mul(self.batch_size));
             let holding = self.holdings.entry(slot).or_default();
+            let mut spans = Vec::new();
+            self.free.reserved += free.take_front(share.saturating_mul(self.batch_size), &mut spans);
             holding.reserved.insert_all(&spans);
-            self.free.index(slot, holding);
+            self.free.list(slot, holding);
         }
         self.free.unreserved = free;
     }
@@ -267,26 +287,21 @@ impl Pool {
 
     fn collect(&mut self, slot: Slot, samples: u64, lease: &mut Vec<Span>) {
         let Self { free, holdings, .. } = self;
-        let mut left = samples;
-        let mut took = |spans: Vec<Span>| {
-            left -= spans.iter().map(Span::len).sum::<u64>();
-            append(lease, spans);
-            left
-        };
-        let mut left = took(free.returned.take_front(samples));
+        let mut left = samples - free.returned.take_front(samples, lease);
         if let Some(own) = holdings.get_mut(&slot) {
-            free.unindex(slot, own);
-            left = took(own.reserved.take_front(left));
-            free.index(slot, own);
+            let taken = own.reserved.take_front(left, lease);
+            free.reserved -= taken;
+            left -= taken;
         }
-        left = took(free.unreserved.take_front(left));
+        left -= free.unreserved.take_front(left, lease);
         while left > 0
-            && let Some(&(_, Reverse(other))) = free.largest.last()
-            && let Some(holding) = holdings.get_mut(&other)
+            && let Some(other) = free.richest(holdings)
         {
-            free.unindex(other, holding);
-            left = took(holding.reserved.take_back(left));
-            free.index(other, holding);
+            let spans = other.reserved.take_back(left);
+            let taken = spans.iter().map(Span::len).sum::<u64>();
+            free.reserved -= taken;
+            left -= taken;
+            append(lease, spans);
         }
     }
 
@@ -355,7 +370,10 @@ impl Pool {
         if let Some(&span) = spans.iter().find(|span| span.end < span.start || span.end > epoch_len) {
             return Err(PoolError::Outside { span, epoch_len });
         }
-        disjoint(spans)?;
+        // One range overlaps none, and is what a window mostly is.
+        if spans.len() > 1 {
+            disjoint(spans)?;
+        }
         let holding = self.holdings.get_mut(&slot);
         let out = holding.as_ref().map(|holding| &holding.out);
         match spans.iter().find(|&&span| !span.is_empty() && !out.is_some_and(|out| out.contains(span))) {
@@ -367,12 +385,19 @@ impl Pool {
     /// The snapshot `slot` contributes to `round` holds all it has trained: those ranges are in the round from now on
     /// and its death does not give them back. Returns all that the slot has in that round.
     pub fn enter_round(&mut self, slot: Slot, round: u64) -> Vec<Span> {
-        let trained = self.holdings.get_mut(&slot).map(|holding| holding.trained.drain()).unwrap_or_default();
-        if trained.is_empty() {
+        let trained =
+            self.holdings.get_mut(&slot).map(|holding| std::mem::take(&mut holding.trained)).unwrap_or_default();
+        if trained.total() == 0 {
             return self.in_round.get(&(round, slot)).map(|set| set.spans().collect()).unwrap_or_default();
         }
-        let entered = self.in_round.entry((round, slot)).or_default();
-        entered.insert_all(&trained);
+        let entered = match self.in_round.entry((round, slot)) {
+            Entry::Vacant(none) => none.insert(trained),
+            Entry::Occupied(some) => {
+                let entered = some.into_mut();
+                trained.spans().for_each(|span| entered.insert(span));
+                entered
+            }
+        };
         entered.spans().collect()
     }
 
@@ -415,7 +440,8 @@ impl Pool {
 
     fn evict(&mut self, slot: Slot) -> Vec<Span> {
         let Some(mut holding) = self.holdings.remove(&slot) else { return Vec::new() };
-        self.free.unindex(slot, &holding);
+        self.free.unlist(slot, &mut holding);
+        self.free.reserved -= holding.reserved.total();
         self.free.unreserved.insert_all(&holding.reserved.drain());
         holding.out.insert_all(&holding.trained.drain());
         holding.out.drain()

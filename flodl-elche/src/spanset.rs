@@ -55,6 +55,21 @@ impl Ends {
         last.map(|(start, end)| Span::new(start, end))
     }
 
+    /// Lengthens the span that `span` follows, where it does and reaches no other.
+    fn extend(&mut self, span: Span) -> bool {
+        let last = match self {
+            Self::One(one) => one.as_mut().filter(|(start, _)| *start <= span.end).map(|(_, end)| end),
+            Self::Many(many) => many.range_mut(..=span.end).next_back().map(|(_, end)| end),
+        };
+        match last {
+            Some(end) if *end == span.start => {
+                *end = span.end;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The first span that begins within `within`.
     fn first_in(&self, within: Span) -> Option<Span> {
         let first = match self {
@@ -149,6 +164,11 @@ impl SpanSet {
         if span.is_empty() {
             return;
         }
+        // What a member trained is mostly where it went on.
+        if self.ends.extend(span) {
+            self.total += span.len();
+            return;
+        }
         let mut merged = span;
         // Whatever overlaps or touches begins at most at the new span's end, and the later ones end later.
         while let Some(held) = self.up_to(merged.end).filter(|held| held.end >= merged.start) {
@@ -177,10 +197,10 @@ impl SpanSet {
         }
     }
 
-    /// Takes the first `samples` positions, or all there are.
-    pub(crate) fn take_front(&mut self, samples: u64) -> Vec<Span> {
-        let mut taken = Vec::new();
-        let mut left = samples.min(self.total);
+    /// Moves the first `samples` positions, or all there are, to the end of `list`, joining neighbours; says how many.
+    pub(crate) fn take_front(&mut self, samples: u64, list: &mut Vec<Span>) -> u64 {
+        let wanted = samples.min(self.total);
+        let mut left = wanted;
         while left > 0
             && let Some((start, end)) = self.ends.pop_first()
         {
@@ -189,10 +209,10 @@ impl SpanSet {
                 self.ends.insert(Span::new(part.end, end));
             }
             left -= part.len();
-            self.total -= part.len();
-            taken.push(part);
+            push_joined(list, part);
         }
-        taken
+        self.total -= wanted;
+        wanted
     }
 
     /// Takes the last `samples` positions, or all there are; ascending.
@@ -248,7 +268,9 @@ mod tests {
     fn taking_splits_spans_at_either_end() {
         let mut set = SpanSet::default();
         set.insert_all(&[Span::new(0, 4), Span::new(10, 14)]);
-        assert_eq!(set.take_front(5), [Span::new(0, 4), Span::new(10, 11)]);
+        let mut front = Vec::new();
+        assert_eq!(set.take_front(5, &mut front), 5);
+        assert_eq!(front, [Span::new(0, 4), Span::new(10, 11)]);
         assert_eq!(set.take_back(2), [Span::new(12, 14)]);
         assert_eq!(set.spans().collect::<Vec<_>>(), [Span::new(11, 12)]);
         assert_eq!(set.take_back(9), [Span::new(11, 12)]);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use flodl_elche::{Pool, PoolError, Settled, Slot, Span};
+use flodl_elche::{Pool, PoolError, Settled, Slot, Span, largest_remainder};
 use proptest::prelude::*;
 
 const LEN: u64 = 60;
@@ -210,8 +210,72 @@ impl Pair {
     }
 }
 
+/// The stretch that each slot has of its own after a reservation of everything.
+fn reserve(pool: &mut Pool, weights: &[(Slot, f64)]) -> BTreeMap<Slot, Span> {
+    pool.reserve(weights);
+    let free = pool.available();
+    let mut start = 0;
+    let only: Vec<f64> = weights.iter().map(|&(_, weight)| weight).collect();
+    weights
+        .iter()
+        .zip(largest_remainder(free, &only))
+        .map(|(&(slot, _), share)| {
+            start += share;
+            (slot, Span::new(start - share, start))
+        })
+        .collect()
+}
+
+/// A lease by the rule as it is written: own samples from the front, then tails.
+fn expected(own: &mut BTreeMap<Slot, Span>, slot: Slot, samples: u64) -> Vec<Span> {
+    let mut lease = Vec::new();
+    let mut left = samples;
+    if let Some(mine) = own.get_mut(&slot) {
+        let cut = mine.start + mine.len().min(left);
+        lease.push(Span::new(mine.start, cut));
+        left -= cut - mine.start;
+        mine.start = cut;
+    }
+    while left > 0
+        && let Some(most) = own.values().map(Span::len).max().filter(|&most| most > 0)
+        && let Some(theirs) = own.values_mut().find(|span| span.len() == most)
+    {
+        let cut = theirs.end - most.min(left);
+        lease.push(Span::new(cut, theirs.end));
+        left -= theirs.end - cut;
+        theirs.end = cut;
+    }
+    lease.retain(|span| !span.is_empty());
+    joined(&lease)
+}
+
+fn joined(spans: &[Span]) -> Vec<Span> {
+    let mut list: Vec<Span> = Vec::new();
+    for &span in spans {
+        match list.last_mut() {
+            Some(last) if last.end == span.start => last.end = span.end,
+            _ => list.push(span),
+        }
+    }
+    list
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whoever is out of samples of its own takes the tail of whoever has the most left then, the lowest slot of equals.
+    #[test]
+    fn tails_are_taken_of_whoever_has_the_most_left(
+        weights in prop::collection::vec(1u32..9, 1..6),
+        leases in prop::collection::vec((0u32..6, 1u64..70), 1..30),
+    ) {
+        let mut pool = Pool::new(240, 1);
+        let weights: Vec<(Slot, f64)> = (0..).map(Slot).zip(weights.into_iter().map(f64::from)).collect();
+        let mut own = reserve(&mut pool, &weights);
+        for (index, (slot, samples)) in leases.into_iter().enumerate() {
+            prop_assert_eq!(pool.lease(Slot(slot), samples), expected(&mut own, Slot(slot), samples), "lease {}", index);
+        }
+    }
 
     #[test]
     fn no_position_is_lost_or_doubled_under_any_order(ops in prop::collection::vec(op(), 0..80)) {
