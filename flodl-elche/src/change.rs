@@ -81,8 +81,10 @@ pub enum Change {
     AnchorHeld {
         /// Where the anchor stays.
         anchor: u32,
-        /// Where the overhead target would have it.
+        /// Where it would do what it is for.
         target: u32,
+        /// What it is for.
+        aim: Aim,
         /// What holds it.
         why: Hold,
     },
@@ -211,6 +213,15 @@ pub enum ElectedWhy {
     Departed,
 }
 
+/// What the length of a window is for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Aim {
+    /// Little of the time is overhead.
+    Overhead,
+    /// The reduce that goes on behind it is over when it ends (Async).
+    Reduce,
+}
+
 /// Why the anchor moved.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum AnchorWhy {
@@ -219,6 +230,13 @@ pub enum AnchorWhy {
         /// The part of the last window's wall time in which members waited.
         overhead: f64,
         /// The anchor that meets the target.
+        target: u32,
+    },
+    /// Towards a window that lasts as long as the reduce behind it (Async).
+    Reduce {
+        /// What a reduce takes.
+        reduce: Duration,
+        /// The anchor whose window covers it.
         target: u32,
     },
     /// An epoch is no longer than this.
@@ -298,8 +316,8 @@ impl fmt::Display for Change {
                 write!(f, "{slot} sets the window's length instead of {before}: {why}")
             }
             Self::Anchor { from, to, why } => write!(f, "anchor {from} -> {to}: {why}"),
-            Self::AnchorHeld { anchor, target, why } => {
-                write!(f, "anchor stays at {anchor} though {target} meets the overhead target: {why}")
+            Self::AnchorHeld { anchor, target, aim, why } => {
+                write!(f, "anchor stays at {anchor} though {target} {aim}: {why}")
             }
             Self::Judged { judge, verdict, grounds } => write!(f, "{judge} finds that {grounds}: {verdict}"),
             Self::Rearmed { stable } => write!(f, "{stable} rounds in a row were stable: windows may grow again"),
@@ -374,11 +392,23 @@ impl fmt::Display for ElectedWhy {
     }
 }
 
+impl fmt::Display for Aim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Overhead => "meets the overhead target",
+            Self::Reduce => "covers a reduce",
+        })
+    }
+}
+
 impl fmt::Display for AnchorWhy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overhead { overhead, target } => {
                 write!(f, "{:.1} % of the window was overhead and {target} would meet the target", overhead * 100.0)
+            }
+            Self::Reduce { reduce, target } => {
+                write!(f, "a reduce takes {}, and {target} would cover it", Millis(*reduce))
             }
             Self::Epoch { cap } => write!(f, "{cap} covers a whole epoch"),
             Self::Nudged { factor } => write!(f, "shortened by a factor of {factor}"),
@@ -417,7 +447,29 @@ mod tests {
                 "anchor 4 -> 8: 20.0 % of the window was overhead and 37 would meet the target",
             ),
             (
-                Change::AnchorHeld { anchor: 4, target: 9, why: Hold::Rearming { stable: 2, needed: 5 } },
+                Change::Anchor {
+                    from: 4,
+                    to: 3,
+                    why: AnchorWhy::Reduce { reduce: Duration::from_millis(50), target: 3 },
+                },
+                "anchor 4 -> 3: a reduce takes 50.0 ms, and 3 would cover it",
+            ),
+            (
+                Change::AnchorHeld {
+                    anchor: 4,
+                    target: 9,
+                    aim: Aim::Reduce,
+                    why: Hold::Guard { verdict: Verdict::SuppressGrowth },
+                },
+                "anchor stays at 4 though 9 covers a reduce: the verdict on this round is that windows may not grow",
+            ),
+            (
+                Change::AnchorHeld {
+                    anchor: 4,
+                    target: 9,
+                    aim: Aim::Overhead,
+                    why: Hold::Rearming { stable: 2, needed: 5 },
+                },
                 "anchor stays at 4 though 9 meets the overhead target: 2 of 5 rounds in a row were stable",
             ),
             (

@@ -7,7 +7,9 @@
 //! window lasts: `a* = ceil(reduce / b)`.
 
 use crate::arbiter::Ruling;
-use crate::change::{AnchorWhy, Change, Hold};
+use std::time::Duration;
+
+use crate::change::{Aim, AnchorWhy, Change, Hold};
 use crate::config::Settings;
 use crate::guard::Verdict;
 use crate::mode::Policy;
@@ -115,9 +117,16 @@ impl Growth {
     }
 
     fn towards_target(&mut self, settings: &Settings, costs: &Costs, ruling: &Ruling, changes: &mut Vec<Change>) {
-        let Some(target) = self.target(settings, costs) else { return };
+        let (Some(reduce), Some(batch)) = (self.reduce.median(), costs.batch) else { return };
+        let target = target(settings, reduce, costs.fill, batch);
         let overhead = costs.overhead.unwrap_or(0.0);
-        let why = AnchorWhy::Overhead { overhead, target };
+        let (aim, why) = match settings.policy {
+            Policy::Async => (
+                Aim::Reduce,
+                AnchorWhy::Reduce { reduce: Duration::try_from_secs_f64(reduce).unwrap_or_default(), target },
+            ),
+            Policy::Sync | Policy::Cadence => (Aim::Overhead, AnchorWhy::Overhead { overhead, target }),
+        };
         let anchor = f64::from(self.anchor);
         let inside = (f64::from(target) - anchor).abs() <= DEAD_BAND * anchor;
         let stepped = if inside { self.anchor } else { target.clamp(self.anchor.div_ceil(2), self.anchor * 2) };
@@ -126,24 +135,10 @@ impl Growth {
             return;
         }
         if let Some(hold) = self.hold(settings, to, overhead, ruling) {
-            changes.push(Change::AnchorHeld { anchor: self.anchor, target, why: hold });
+            changes.push(Change::AnchorHeld { anchor: self.anchor, target, aim, why: hold });
             return;
         }
         self.set(to, why, changes);
-    }
-
-    /// The smallest anchor that meets the overhead target; under Async the smallest whose window covers one reduce.
-    fn target(&self, settings: &Settings, costs: &Costs) -> Option<u32> {
-        let (reduce, batch) = (self.reduce.median()?, costs.batch?);
-        let share = settings.anchor.target();
-        let exact = if settings.policy == Policy::Async {
-            // Hidden behind the next window, where that is as long.
-            reduce / batch
-        } else {
-            (reduce + costs.fill + batch / 2.0) * (1.0 - share) / (share * batch)
-        };
-        // The tolerance keeps a whole number whole in spite of the division's rounding.
-        Some((exact - 1e-9).ceil().clamp(1.0, f64::from(u32::MAX / 4)) as u32)
     }
 
     fn bounded(&self, settings: &Settings, anchor: u32, ruling: &Ruling) -> u32 {
@@ -167,6 +162,20 @@ impl Growth {
             self.anchor = to;
         }
     }
+}
+
+/// The smallest anchor that meets the overhead target; under Async the smallest whose window covers one reduce. The times
+/// are in seconds.
+fn target(settings: &Settings, reduce: f64, fill: f64, batch: f64) -> u32 {
+    let share = settings.anchor.target();
+    let exact = if settings.policy == Policy::Async {
+        // Hidden behind the next window, where that is as long.
+        reduce / batch
+    } else {
+        (reduce + fill + batch / 2.0) * (1.0 - share) / (share * batch)
+    };
+    // The tolerance keeps a whole number whole in spite of the division's rounding.
+    (exact - 1e-9).ceil().clamp(1.0, f64::from(u32::MAX / 4)) as u32
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ mod window;
 
 pub use batches::{Batches, batches_in};
 pub use cadence::{Cadence, Demand, Plan, RoundFeedback, Share, WindowSample};
-pub use change::{AnchorWhy, Change, ElectedWhy, Figure, Hold, Judge, Rejected, Replan};
+pub use change::{Aim, AnchorWhy, Change, ElectedWhy, Figure, Hold, Judge, Rejected, Replan};
 pub use config::{AnchorSettings, Settings, SettingsError};
 pub use cost::CostEstimate;
 pub use device::DeviceSpec;
