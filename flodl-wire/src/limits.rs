@@ -69,7 +69,7 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// From the start of a handshake to its end, either side.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// From a frame's first byte to its last, where a connection keeps such a time: the largest frame at 20 kB/s.
+/// From a frame's first byte to its last: the largest frame at 20 kB/s.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// So many times the patience others may take for a batch where windows overlap and nobody's batches are measured yet.

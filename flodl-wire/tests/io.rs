@@ -190,6 +190,63 @@ fn an_end_inside_a_frame_is_not_a_clean_end() {
 }
 
 #[test]
+fn a_frame_whose_bytes_trickle_in_is_not_waited_for_for_ever() {
+    let (_, mut dialled, _) = handshake(data_hello());
+    let mut bytes = Vec::new();
+    dialled.sealer.seal_data(Stream::Host, Incarnation(0), &contribution(0, 8), &mut bytes).unwrap();
+    let whole = bytes.len();
+    dialled.sealer.seal_data(Stream::Host, Incarnation(0), &contribution(1, 60_000), &mut bytes).unwrap();
+    // In its header, in its payload, and where its bytes go straight into place.
+    for (at, missing) in [(whole + 7, 17), (whole + 24 + 60_000, 72), (whole + 24 + 10, 60_062)] {
+        let (_, _, accepted) = handshake(data_hello());
+        let (mut up, down) = duplex(1 << 17);
+        let limit = Duration::from_millis(30);
+        let mut reader = FrameReader::new(down, accepted.opener).with_frame_limit(limit);
+        let drip = async {
+            up.write_all(&bytes[..at]).await.unwrap();
+            // The next byte is always soon there, and the last one never.
+            for byte in bytes[at..bytes.len() - 1].chunks(1).cycle() {
+                async_io::Timer::after(limit / 8).await;
+                if up.write_all(byte).await.is_err() {
+                    break;
+                }
+            }
+        };
+        let read = async {
+            assert!(matches!(reader.next().await, Ok(Some(_))), "the frame before it is whole");
+            let error = reader.next().await.unwrap_err();
+            drop(reader);
+            error
+        };
+        let (error, ()) = block_on(zip(read, drip));
+        let RecvError::Slow { limit: said, missing: left } = error else { panic!("{error:?}") };
+        assert!(said == limit && left < missing, "{error}");
+    }
+}
+
+#[test]
+fn between_frames_a_connection_may_be_silent() {
+    let (_, mut dialled, accepted) = handshake(relay_hello());
+    let beat = Frame::host_report(&HostReport::Heartbeat).unwrap();
+    let (mut up, down) = duplex(4096);
+    let mut reader = FrameReader::new(down, accepted.opener).with_frame_limit(Duration::from_millis(1));
+    let send = async {
+        for _ in 0..2 {
+            async_io::Timer::after(Duration::from_millis(20)).await;
+            let mut bytes = Vec::new();
+            dialled.sealer.seal(&beat, &mut bytes).unwrap();
+            up.write_all(&bytes).await.unwrap();
+        }
+        up.close().await.unwrap();
+    };
+    let read = async {
+        let got = [reader.next().await, reader.next().await, reader.next().await];
+        assert_eq!(got, [Ok(Some(beat.clone())), Ok(Some(beat.clone())), Ok(None)]);
+    };
+    block_on(zip(send, read));
+}
+
+#[test]
 fn a_forged_frame_ends_the_connection_and_the_frames_before_it_count() {
     let (_, mut dialled, accepted) = handshake(relay_hello());
     let beat = Frame::host_report(&HostReport::Heartbeat).unwrap();
