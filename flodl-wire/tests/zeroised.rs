@@ -4,9 +4,15 @@
 
 mod common;
 
-use common::{RUN, host, open, rank_hello, relay_hello};
+use common::{RUN, handshake, host, open, rank_hello, relay_hello};
+use flodl_wire::frame::{Frame, Stream};
+use flodl_wire::limits::FRAME_HEADER;
+use flodl_wire::message::{Control, Report};
 use flodl_wire::secret::{DialKeys, RankKeys, Secret, Ticket};
-use flodl_wire::{Incarnation, Rank};
+use flodl_wire::{Hello, Incarnation, Rank, Role};
+use hkdf::Hkdf;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use sha2::{Digest, Sha256};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -99,11 +105,50 @@ fn no_key_outlives_its_owner() {
     }
 }
 
+/// What is agreed on in a handshake, by the formulas of `docs/PROTOCOL.md`: `HS`, and the key of each direction.
+fn agreed(hello: Hello) -> [[u8; 32]; 3] {
+    let messages = handshake(hello).0;
+    let transcript =
+        Sha256::new().chain_update(messages.m1).chain_update(&messages.m2[..messages.m2.len() - 32]).finalize();
+    let host_key = secret().host_key(RUN, host());
+    let key = match hello.role {
+        Role::Relay { .. } => *host_key.expose(),
+        Role::Rank { rank, incarnation } => *host_key.rank_key(rank, incarnation).expose(),
+    };
+    let (secret, hkdf) = Hkdf::<Sha256>::extract(Some(&transcript), &key);
+    let expand = |label: &[u8]| {
+        let mut key = [0; 32];
+        hkdf.expand(label, &mut key).unwrap();
+        key
+    };
+    [secret.into(), expand(b"c2s"), expand(b"s2c")]
+}
+
 #[test]
 fn no_key_outlives_its_connection() {
-    for key in watched() {
-        for hello in [relay_hello(), rank_hello()] {
-            assert_eq!(left(key, || drop(open(hello))), 0);
+    for hello in [relay_hello(), rank_hello()] {
+        for key in watched().into_iter().chain(agreed(hello)) {
+            assert_eq!(left(key, || drop(Box::new(open(hello)))), 0, "{hello}");
+        }
+    }
+}
+
+#[test]
+fn the_keys_of_a_connection_are_those_looked_for() {
+    for hello in [relay_hello(), rank_hello()] {
+        let (_, mut below, mut above) = handshake(hello);
+        let report = Frame::report(Rank(3), Incarnation(2), &Report::Heartbeat { step: 1 }).unwrap();
+        let order = Frame::control(Stream::Rank(Rank(3)), Incarnation(2), &Control::Shutdown).unwrap();
+        let [_, up, down] = agreed(hello);
+        for (sealer, frame, key, direction) in [(&mut below.sealer, report, up, 0), (&mut above.sealer, order, down, 1)]
+        {
+            let mut bytes = Vec::new();
+            sealer.seal(&frame, &mut bytes).unwrap();
+            let (header, sealed) = bytes.split_at_mut(FRAME_HEADER);
+            let nonce = Nonce::assume_unique_for_key([direction, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).unwrap());
+            let opened = cipher.open_in_place(nonce, Aad::from(header), sealed).unwrap();
+            assert_eq!(opened, &frame.payload[..]);
         }
     }
 }

@@ -106,6 +106,14 @@ impl Keys {
     }
 }
 
+impl Drop for Keys {
+    /// The cipher begins with its key and does not overwrite it: another takes its place.
+    fn drop(&mut self) {
+        self.aead = cipher(&Key::from_bytes(&[0; 32]));
+        core::hint::black_box(&self.aead);
+    }
+}
+
 fn cipher(key: &Key) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.bytes()).expect("AES-256 takes 32 bytes"))
 }
@@ -137,6 +145,21 @@ mod tests {
             bytes[6]
         };
         (0..n).map(one).collect()
+    }
+
+    #[test]
+    fn a_key_is_used_for_as_much_as_is_promised() {
+        let mut keys = Keys::new(Key::from_bytes(&[6; 32]), Direction::Up);
+        assert!(!keys.rekey_due(usize::try_from(BYTES_PER_KEY).unwrap()));
+        assert!(keys.rekey_due(usize::try_from(BYTES_PER_KEY).unwrap() + 1));
+        keys.left.frames = 1;
+        assert!(!keys.rekey_due(0));
+        keys.advance(0).unwrap();
+        assert!(keys.rekey_due(0));
+        keys.advance(0).unwrap();
+        let Budget { frames, bytes } = keys.left;
+        assert_eq!((frames, bytes), (FRAMES_PER_KEY - 1, BYTES_PER_KEY), "a new key has the same budget");
+        assert_eq!((FRAMES_PER_KEY, BYTES_PER_KEY), (1 << 32, 1 << 40), "what docs/PROTOCOL.md promises");
     }
 
     #[test]
