@@ -19,6 +19,7 @@
 //!
 //! Limits are in [`limits`]; `docs/PROTOCOL.md` beside this crate's sources has every byte.
 
+#![forbid(unsafe_code)]
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 

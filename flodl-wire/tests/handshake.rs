@@ -18,6 +18,9 @@ use flodl_wire::secret::{DialKeys, PeerKey};
 use flodl_wire::{Channel, Hello, HostId, Incarnation, Rank, Role, Secret, SessionId};
 use hmac::{Hmac, KeyInit, Mac};
 
+/// One of each kind of connection.
+const HELLOS: [fn() -> Hello; 3] = [relay_hello, rank_hello, data_hello];
+
 /// Gives the dialling side `answer`, then the end of the connection if it wants more.
 fn answered(hello: Hello, keys: DialKeys, answer: &[u8]) -> Result<Finish, HandshakeError> {
     let mut dialler = Dialler::new(hello, keys, NONCE_C);
@@ -63,7 +66,8 @@ fn forged_by_member(mut m1: [u8; M1_LEN], at: usize, bytes: &[u8]) -> [u8; M1_LE
 
 #[test]
 fn both_sides_agree_for_every_role_and_channel() {
-    for hello in [relay_hello(), data_hello(), rank_hello()] {
+    for hello in HELLOS {
+        let hello = hello();
         let (_, dialled, accepted) = handshake(hello);
         for side in [&dialled, &accepted] {
             assert_eq!((side.session, side.patience), (SessionId(7), Duration::from_millis(12_345)));
@@ -76,46 +80,55 @@ fn both_sides_agree_for_every_role_and_channel() {
 
 #[test]
 fn every_flipped_bit_of_the_hello_is_met_with_silence() {
-    let m1 = *Dialler::new(relay_hello(), keys_for(&relay_hello()), NONCE_C).m1();
-    for bit in 0..M1_LEN * 8 {
-        let mut flipped = m1;
-        flipped[bit / 8] ^= 1 << (bit % 8);
-        let why = if bit < 64 { StrangerWhy::NotFlodl } else { StrangerWhy::WrongGate };
-        match greet(&secret().gate_key(), &flipped) {
-            Err(Unheard::Silence(error)) => assert_eq!(error, stranger(why), "bit {bit}"),
-            other => panic!("bit {bit}: {other:?}"),
+    for hello in HELLOS {
+        let hello = hello();
+        let m1 = *Dialler::new(hello, keys_for(&hello), NONCE_C).m1();
+        for bit in 0..M1_LEN * 8 {
+            let mut flipped = m1;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let why = if bit < 64 { StrangerWhy::NotFlodl } else { StrangerWhy::WrongGate };
+            match greet(&secret().gate_key(), &flipped) {
+                Err(Unheard::Silence(error)) => assert_eq!(error, stranger(why), "{hello}: bit {bit}"),
+                other => panic!("{hello}: bit {bit}: {other:?}"),
+            }
         }
     }
 }
 
 #[test]
 fn every_flipped_bit_of_the_challenge_is_refused() {
-    let (_, m2) = challenged(relay_hello());
-    assert!(answered(relay_hello(), keys_for(&relay_hello()), &m2).is_ok());
-    for bit in 0..M2_LEN * 8 {
-        let mut flipped = m2;
-        flipped[bit / 8] ^= 1 << (bit % 8);
-        let error = answered(relay_hello(), keys_for(&relay_hello()), &flipped).map(|_| ()).unwrap_err();
-        let right = match bit / 8 {
-            0..8 => matches!(error, HandshakeError::Malformed { message: "challenge", .. }),
-            8..10 => matches!(error, HandshakeError::Version { .. }),
-            10..16 | 44..56 => matches!(error, HandshakeError::Malformed { message: "challenge", .. }),
-            _ => error == HandshakeError::WrongKey,
-        };
-        assert!(right, "bit {bit}: {error}");
+    for hello in HELLOS {
+        let hello = hello();
+        let (_, m2) = challenged(hello);
+        assert!(answered(hello, keys_for(&hello), &m2).is_ok());
+        for bit in 0..M2_LEN * 8 {
+            let mut flipped = m2;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let error = answered(hello, keys_for(&hello), &flipped).map(|_| ()).unwrap_err();
+            let right = match bit / 8 {
+                0..8 => matches!(error, HandshakeError::Malformed { message: "challenge", .. }),
+                8..10 => matches!(error, HandshakeError::Version { .. }),
+                10..16 | 44..56 => matches!(error, HandshakeError::Malformed { message: "challenge", .. }),
+                _ => error == HandshakeError::WrongKey,
+            };
+            assert!(right, "{hello}: bit {bit}: {error}");
+        }
     }
 }
 
 #[test]
 fn every_flipped_bit_of_the_finish_is_refused() {
-    let m3 = handshake(relay_hello()).0.m3;
-    assert!(challenged(relay_hello()).0.finish(&m3).is_ok());
-    for bit in 0..M3_LEN * 8 {
-        let mut flipped = m3;
-        flipped[bit / 8] ^= 1 << (bit % 8);
-        let error = challenged(relay_hello()).0.finish(&flipped).map(|_| ()).unwrap_err();
-        let magic = matches!(error, HandshakeError::Malformed { message: "finish", .. });
-        assert!(if bit < 64 { magic } else { error == HandshakeError::WrongKey }, "bit {bit}: {error}");
+    for hello in HELLOS {
+        let hello = hello();
+        let m3 = handshake(hello).0.m3;
+        assert!(challenged(hello).0.finish(&m3).is_ok());
+        for bit in 0..M3_LEN * 8 {
+            let mut flipped = m3;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let error = challenged(hello).0.finish(&flipped).map(|_| ()).unwrap_err();
+            let magic = matches!(error, HandshakeError::Malformed { message: "finish", .. });
+            assert!(if bit < 64 { magic } else { error == HandshakeError::WrongKey }, "{hello}: bit {bit}: {error}");
+        }
     }
 }
 

@@ -6,14 +6,17 @@
 #![allow(dead_code, unreachable_pub, reason = "each program uses its own part of it")]
 #![allow(clippy::indexing_slicing, reason = "a fuzzer that goes out of bounds has found something")]
 
-use super::common::{Controller, NONCE_C, NONCE_S, handshake, keys_for, rank_hello, relay_hello, secret};
+use super::common::{
+    Controller, NONCE_C, NONCE_S, data_hello, handshake, keys_for, rank_hello, relay_hello, samples, secret,
+};
 use core::fmt::Debug;
 use flodl_wire::codec::{decode, encode};
 use flodl_wire::handshake::{Dialler, M1_LEN, M2_LEN, M3_LEN, Unheard, greet};
+use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::RunConfig;
 use flodl_wire::message::{Check, Control, Data, HostReport, Report};
 use flodl_wire::secret::{Secret, Ticket};
-use flodl_wire::{Channel, Frame, Hello, HostId, Incarnation, Rank, Role, RunId, SessionId, Stream};
+use flodl_wire::{Channel, Frame, Hello, HostId, Incarnation, Rank, Role, Round, RunId, SessionId, Stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -130,12 +133,19 @@ pub fn finish(bytes: &[u8]) {
 
 /// Sealed frames: what was changed, cut out, doubled or made up is refused, and nothing after it is read.
 pub fn frame(bytes: &[u8]) {
-    let (_, mut below, mut above) = handshake(relay_hello());
     let [portion, at, deed] = array(bytes);
     let change = bytes.get(3..).unwrap_or_default();
-    let sent: Vec<Frame> = (0..3)
-        .map(|step| Frame::report(Rank(3), Incarnation(2), &Report::Heartbeat { step }).expect("it is valid"))
-        .collect();
+    // Reports on a control connection, or chunks and what stands for them on one for data.
+    let is_data = (deed / 3) % 2 == 1;
+    let (_, mut below, mut above) = handshake(if is_data { data_hello() } else { relay_hello() });
+    let report = |step| Frame::report(Rank(3), Incarnation(2), &Report::Heartbeat { step }).expect("it is valid");
+    let sent: Vec<Frame> = if is_data {
+        let chunk = |len: u8| Data::Contribution(samples::chunk((0..len).collect()));
+        let absent = Data::Absent { round: Round(5), from_chunk: 3, why: AbsentWhy::Dead };
+        [chunk(40), absent, chunk(0)].map(|data| Frame::data(Stream::Host, Incarnation(0), &data)).into()
+    } else {
+        (0..3).map(report).collect()
+    };
     let mut wire = Vec::new();
     let mut ends = vec![0];
     for frame in &sent {
