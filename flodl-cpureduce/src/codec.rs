@@ -10,7 +10,7 @@
 //! Decoding is one multiplication and one addition, each rounded, so all who decode a chunk hold the same bits.
 
 use crate::{ChunkSpec, Layout, Mass, Section, kernel};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use core::fmt;
 use core::str::FromStr;
 use thiserror::Error;
@@ -138,6 +138,19 @@ pub enum DecodeError {
 /// # Errors
 /// [`DecodeError`].
 pub fn decode(spec: &ChunkSpec, coded: &Coded, mass: Mass, base: Option<Base<'_>>) -> Result<Bytes, DecodeError> {
+    decode_into(spec, coded, (mass, base), BytesMut::new())
+}
+
+/// [`decode`] with memory that is not used any more, for what is decoded.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_into(
+    spec: &ChunkSpec,
+    coded: &Coded,
+    (mass, base): (Mass, Option<Base<'_>>),
+    mut room: BytesMut,
+) -> Result<Bytes, DecodeError> {
     let index = spec.index;
     let length =
         |expected, got| if expected == got { Ok(()) } else { Err(DecodeError::Length { index, expected, got }) };
@@ -153,11 +166,11 @@ pub fn decode(spec: &ChunkSpec, coded: &Coded, mass: Mass, base: Option<Base<'_>
     let base = base.ok_or(DecodeError::Stale { index, held, got: coded.base })?;
     length(coded.codec.data_bytes(spec.elements), coded.data.len())?;
     length(spec.bytes as usize, base.data.len())?;
-    let mut out = vec![0; spec.bytes as usize];
-    if add_differences(coded.codec, base.data, &coded.data, &mut out)
-        && (mass == Mass::ONE || kernel::scale(&mut out, mass.as_f32()))
+    room.resize(spec.bytes as usize, 0);
+    if add_differences(coded.codec, base.data, &coded.data, &mut room)
+        && (mass == Mass::ONE || kernel::scale(&mut room, mass.as_f32()))
     {
-        Ok(out.into())
+        Ok(room.freeze())
     } else {
         Err(DecodeError::NonFinite { index })
     }

@@ -105,6 +105,8 @@ struct Open {
     /// Those of them that travel rounded, as they travel.
     coded: Vec<Option<Coded>>,
     digest: Digest,
+    /// Results travel as they are.
+    exact: bool,
     /// Chunks with a mass.
     folded: u32,
     /// The first chunk that is zeros because there is nothing to keep.
@@ -131,6 +133,14 @@ impl Consensus {
         let mut rest = model;
         let chunks = layout.iter().map(|spec| rest.split_to(spec.bytes as usize)).collect();
         Ok(Self { committed: Some(Committed { version, chunks, digest }), ..Self::empty(layout) })
+    }
+
+    /// Takes up the consensus that another root holds, with this one's outer optimizer and codec. What was lost by rounding
+    /// so far is forgotten, and a round that is open abandoned.
+    pub fn take_up(&mut self, other: Consensus) {
+        self.abandon();
+        (self.layout, self.committed) = (other.layout, other.committed);
+        self.coder = self.coder.take().map(|coder| Coder::new(coder.codec(), self.layout));
     }
 
     /// The same root with another outer optimizer.
@@ -174,6 +184,14 @@ impl Consensus {
         self.open = Some(Open { round, ..Open::default() });
     }
 
+    /// The open round's results, from the next chunk on, travel as they are: nobody who takes part holds the consensus in
+    /// force.
+    pub fn keep_exact(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.exact = true;
+        }
+    }
+
     /// The round that is open.
     #[must_use]
     pub fn round(&self) -> Option<u64> {
@@ -214,12 +232,12 @@ impl Consensus {
                 let version = committed.map(|committed| committed.version);
                 let base = version.zip(previous).map(|(version, data)| Base { version, data });
                 match &mut self.coder {
-                    Some(coder) => {
+                    Some(coder) if !open.exact => {
                         let (travels, applied) = rounded(coder, &spec, result, base);
                         coded = travels;
                         applied
                     }
-                    None => result,
+                    Some(_) | None => result,
                 }
             }
             (None, Some(previous)) => {

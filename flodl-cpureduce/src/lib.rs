@@ -15,7 +15,7 @@ mod round;
 mod source;
 
 pub use apply::{Pull, PullError, apply_result};
-pub use codec::{Base, Codec, Coded, Coder, DecodeError, UnknownCodec, decode};
+pub use codec::{Base, Codec, Coded, Coder, DecodeError, UnknownCodec, decode, decode_into};
 pub use consensus::{CommitError, Consensus, ConsensusError};
 pub use digest::Digest;
 pub use layout::{CHUNK_BYTES, CHUNKS_MAX, ChunkSpec, LAYOUT_BYTES_MAX, Layout, LayoutError, Section};

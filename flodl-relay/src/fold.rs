@@ -4,10 +4,11 @@
 //! [`HostFold::next_deadline`] says when [`Input::Tick`] is due. A shell runs it on a thread of its own, because folding
 //! takes whole milliseconds.
 
+use crate::coding::{Base, Sums};
 use crate::id::{absence, absent_why, contributor, layout, mass, rank as rank_of};
 use bytes::Bytes;
 use core::time::Duration;
-use flodl_cpureduce::{Absence, Fold, Folded, Layout, LayoutError, MassError, Reject};
+use flodl_cpureduce::{Absence, DecodeError, Fold, Folded, Layout, LayoutError, MassError, Reject};
 use flodl_wire::message::Data;
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
@@ -39,6 +40,15 @@ pub enum Order {
         version: Version,
         /// The host's ranks in it, in rank order.
         members: Vec<Member>,
+    },
+    /// When the next round opens the host holds that consensus: sums of that round travel as differences from it.
+    Hold(Base),
+    /// The open round is committed: of this host's chunks those before that one are in it.
+    Commit {
+        /// The round.
+        round: Round,
+        /// The first chunk without this host.
+        chunks: u32,
     },
     /// A rank's life is over: the open round goes on without it.
     Drop {
@@ -117,6 +127,9 @@ pub enum DataBreach {
     /// A number that is no mass.
     #[error(transparent)]
     Mass(#[from] MassError),
+    /// Differences that cannot be read.
+    #[error(transparent)]
+    Code(#[from] DecodeError),
     /// A message that only travels the other way, or only above a relay.
     #[error("a contributor sent {kind}, which it may not: send contributions and absences only")]
     Kind {
@@ -131,6 +144,7 @@ pub struct HostFold {
     patience: Duration,
     layout: Option<Layout>,
     open: Option<OpenRound>,
+    sums: Sums,
     out: VecDeque<Output>,
     strays: u64,
 }
@@ -176,7 +190,7 @@ impl HostFold {
     /// A fold that reports a wait every quarter of `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> HostFold {
-        HostFold { patience, layout: None, open: None, out: VecDeque::new(), strays: 0 }
+        HostFold { patience, layout: None, open: None, sums: Sums::default(), out: VecDeque::new(), strays: 0 }
     }
 
     /// Takes one input. Afterwards every output is to be taken with [`HostFold::poll`].
@@ -188,8 +202,16 @@ impl HostFold {
             },
             Input::Order(Order::Open { round, version, members }) => self.begin(round, version, &members),
             Input::Order(Order::Drop { rank, incarnation, why }) => self.lose(rank, incarnation, absence(why)),
+            Input::Order(Order::Hold(base)) => self.sums.hold(base),
+            Input::Order(Order::Commit { round, chunks }) => {
+                if self.open.as_ref().is_some_and(|open| open.round == round) {
+                    self.sums.commit(chunks);
+                }
+            }
             Input::Order(Order::Close { round }) => {
-                self.open.take_if(|open| open.round == round);
+                if self.open.take_if(|open| open.round == round).is_some() {
+                    self.sums.close();
+                }
             }
             Input::Data { rank, incarnation, data } => self.data(rank, incarnation, data),
             Input::Ended { rank, incarnation } => self.lose(rank, incarnation, Absence::LinkLost),
@@ -235,6 +257,7 @@ impl HostFold {
         for member in members.iter().filter(|member| member.part == Part::Receive) {
             fold.drop_contributor(contributor(member.rank), Absence::Joining);
         }
+        self.out.extend(self.sums.begin(round, layout).map(Output::Up));
         self.open = Some(OpenRound { round, version, fold, members: lives, silent: false, waits: Waits::default() });
     }
 
@@ -248,6 +271,7 @@ impl HostFold {
         let round = match &data {
             Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
             Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
+            Data::Holds { round, .. } | Data::LeftOut { round, .. } => *round,
         };
         let open = self.open.as_mut().filter(|open| open.round == round && open.is_member(rank, incarnation));
         let Some(open) = open else {
@@ -268,7 +292,11 @@ impl HostFold {
     fn advance(&mut self, now: Time) {
         let Some(open) = self.open.as_mut() else { return };
         while let Some(event) = open.fold.poll() {
-            self.out.extend(open.upward(event).map(Output::Up));
+            let data = open.upward(event).map(|data| match data {
+                Data::Contribution(sum) => Data::Contribution(self.sums.coded(open.fold.layout(), sum)),
+                data => data,
+            });
+            self.out.extend(data.map(Output::Up));
         }
         let round = open.round;
         if !open.waits.is_due(open.fold.waiting_at(), self.patience, now) {
@@ -297,7 +325,8 @@ impl OpenRound {
                 Ok(self.fold.absent(contributor(rank), from_chunk, absence(why))?)
             }
             Data::Dropped { .. } => Err(DataBreach::Kind { kind: "a drop" }),
-            Data::Consensus(_) => Err(DataBreach::Kind { kind: "a result" }),
+            Data::Holds { .. } => Err(DataBreach::Kind { kind: "what it holds" }),
+            Data::Consensus(_) | Data::LeftOut { .. } => Err(DataBreach::Kind { kind: "a result" }),
         }
     }
 

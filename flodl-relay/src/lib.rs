@@ -4,6 +4,7 @@
 
 #[cfg(feature = "shell")]
 pub mod agent;
+pub mod coding;
 pub mod fold;
 mod id;
 pub mod limits;

@@ -95,6 +95,10 @@ struct OpenRound {
     round: Round,
     /// The chunk that comes next.
     next: u32,
+    /// What its ranks send up travels as differences from the consensus in force.
+    coded: bool,
+    /// The root goes on without this host from that chunk on.
+    left_out: Option<u32>,
     /// The roster's ranks of this host.
     ranks: Vec<Rank>,
 }
@@ -161,6 +165,7 @@ impl Relay {
         match input {
             Input::Upstream(frame) => self.upstream(frame, now),
             Input::Result(data) => self.result(data, now),
+            Input::Wire(codec) => self.records.consensus.travel_as(codec),
             Input::UpstreamLost { why } => self.link_lost(why, now),
             Input::Resumed { session, anew } => self.resumed((session, anew), now),
             Input::NotResumed { why } => self.controller_lost(why),
@@ -270,6 +275,7 @@ impl Relay {
             life.kill_at.get_or_insert(now.plus(grace));
         }
         if let Control::RoundDone { round, outcome: RoundOutcome::Committed { version }, .. } = *control {
+            self.version = version;
             self.records.consensus.commit(round, version);
         }
         match self.routes.control(rank) {
@@ -286,7 +292,7 @@ impl Relay {
         {
             self.layout = Some(config.layout);
             if let Ok(layout) = id::layout(config.layout) {
-                self.records.consensus.lay_out(layout.chunks());
+                self.records.consensus.lay_out(layout);
             }
             self.out.push_back(Output::Fold(Order::Layout(config.layout)));
         }
@@ -302,11 +308,15 @@ impl Relay {
             Control::Dismissed => self.dismissed(),
             Control::RequestParams { round, roster } => self.open_round(round, &roster),
             Control::RoundDone { round, outcome, .. } => {
+                let open = self.round.take_if(|open| open.round == round);
                 if let RoundOutcome::Committed { version } = outcome {
+                    // One that hands out the consensus in force has taken nothing in.
+                    let chunks = open.filter(|open| open.coded && version != self.version).map(|open| open.left_out);
+                    let commit = |chunks: Option<u32>| Order::Commit { round, chunks: chunks.unwrap_or(u32::MAX) };
+                    self.out.extend(chunks.map(commit).map(Output::Fold));
                     self.version = version;
                     self.records.consensus.commit(round, version);
                 }
-                self.round.take_if(|open| open.round == round);
                 self.out.push_back(Output::Fold(Order::Close { round }));
             }
             Control::DeclareDead { rank, incarnation, .. } => self.bury(rank, incarnation),
@@ -372,8 +382,10 @@ impl Relay {
         let members: Vec<Member> =
             ours.map(|&RosterEntry { rank, incarnation, part, .. }| Member { rank, incarnation, part }).collect();
         let ranks = members.iter().map(|member| member.rank).collect();
-        self.round = Some(OpenRound { round, next: 0, ranks });
+        let base = self.records.consensus.base(self.version);
+        self.round = Some(OpenRound { round, next: 0, coded: base.is_some(), left_out: None, ranks });
         self.records.consensus.begin(round);
+        self.out.extend(base.map(Order::Hold).map(Output::Fold));
         self.out.push_back(Output::Fold(Order::Open { round, version: self.version, members: members.clone() }));
         // The coordinator may not know yet that one of them has ended.
         for Member { rank, incarnation, .. } in members {
@@ -397,21 +409,37 @@ impl Relay {
 
     fn result(&mut self, data: Data, now: Time) {
         self.heard = now;
-        let Data::Consensus(chunk) = data else {
-            self.warn(Warning::Misplaced("a data message that is no result"));
-            return;
+        let chunk = match data {
+            Data::Consensus(chunk) => chunk,
+            Data::LeftOut { round, from_chunk, .. } => return self.is_left_out(round, from_chunk),
+            Data::Contribution(_) | Data::Absent { .. } | Data::Dropped { .. } | Data::Holds { .. } => {
+                return self.warn(Warning::Misplaced("a data message that is no result"));
+            }
         };
         let Some(open) = self.round.as_mut().filter(|open| (open.round, open.next) == (chunk.round, chunk.chunk))
         else {
             self.strays += 1;
             return;
         };
+        let kept = &mut self.records.consensus;
+        let own = chunk.codec.base().is_some();
+        let chunk = match kept.plain(chunk) {
+            Ok(chunk) => chunk,
+            Err(error) => return self.warn(Warning::Undecodable(error)),
+        };
         open.next += 1;
-        if self.intent.resumes {
-            self.records.consensus.take(&chunk);
+        if self.intent.resumes || kept.is_base() {
+            kept.take(&chunk, own);
         }
         let connections = open.ranks.iter().filter_map(|&rank| self.routes.data(rank));
         self.out.extend(connections.map(|connection| Output::Result { connection, chunk: chunk.clone() }));
+    }
+
+    fn is_left_out(&mut self, round: Round, from_chunk: u32) {
+        match self.round.as_mut().filter(|open| open.round == round) {
+            Some(open) => open.left_out = Some(from_chunk),
+            None => self.strays += 1,
+        }
     }
 
     fn connected(&mut self, connection: Connection, peer: &Peer) {

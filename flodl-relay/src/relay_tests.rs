@@ -39,6 +39,8 @@ fn words(output: &Output) -> String {
             format!("fold: open {round} on {version} of {ranks:?}")
         }
         Output::Fold(Order::Drop { rank, why, .. }) => format!("fold: drop {rank} {why:?}"),
+        Output::Fold(Order::Hold(base)) => format!("fold: hold {}", base.version),
+        Output::Fold(Order::Commit { round, chunks }) => format!("fold: commit {round} up to {chunks}"),
         Output::Fold(Order::Close { round }) => format!("fold: close {round}"),
         Output::ToRank { connection, frame } => format!("to {}: {}", connection.0, frame.stream),
         Output::Result { connection, chunk } => format!("to {}: result {}", connection.0, chunk.chunk),

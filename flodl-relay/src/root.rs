@@ -7,16 +7,18 @@
 //!
 //! Sans-IO: [`Root::handle`], then [`Root::poll`] until `None`; [`Root::next_deadline`] says when [`Input::Tick`] is due.
 
+use crate::coding::{on_wire, plain};
 use crate::fold::{DataBreach, Waits};
-use crate::id::{absence, contributor, folded_part, layout, mass, rank as rank_of};
-use bytes::Bytes;
+use crate::id::{absence, absent_why, contributor, folded_part, layout, mass, rank as rank_of};
+use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use flodl_cpureduce::{
-    Absence, CommitError, Consensus, Contributor, Fold, Folded, Layout, LayoutError, Mass, Record, Reject, Section,
+    Absence, CommitError, Consensus, Contributor, DecodeError, Fold, Folded, Layout, LayoutError, Mass, Record, Reject,
+    Section,
 };
-pub use flodl_cpureduce::{Average, ChunkSpec, Outer, OuterRule};
+pub use flodl_cpureduce::{Average, ChunkSpec, Codec, Outer, OuterRule};
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
-use flodl_wire::message::data::{Chunk, Codec};
+use flodl_wire::message::data::{self, Chunk};
 use flodl_wire::message::join::LayoutSizes;
 use flodl_wire::message::{Control, Data, report};
 use flodl_wire::{Incarnation, Rank, Round, SessionId, Time, Version};
@@ -65,6 +67,13 @@ pub enum Output {
         session: SessionId,
         /// The chunk.
         chunk: Chunk,
+    },
+    /// Tell a relay from which chunk on the round goes without it.
+    LeftOut {
+        /// Its session.
+        session: SessionId,
+        /// The message.
+        data: Data,
     },
     /// Tell the coordinator whose work is in the round.
     Folded(report::Folded),
@@ -124,6 +133,8 @@ pub struct Root {
     consensus: Option<Consensus>,
     /// What makes the consensus of an average, until the model's sizes are known.
     outer: Option<Box<dyn Outer>>,
+    /// As what differences travel between hosts.
+    codec: Codec,
     open: Option<OpenRound>,
     coming: Option<Coming>,
     lost: BTreeSet<SessionId>,
@@ -135,6 +146,8 @@ pub struct Root {
 #[derive(Debug)]
 struct OpenRound {
     round: Round,
+    /// As what results travel to those who hold the consensus in force.
+    codec: Codec,
     /// What the result becomes if it commits.
     version: Version,
     fold: Fold,
@@ -153,6 +166,8 @@ struct Link {
     who: Contributor,
     /// Its ranks of which something is expected.
     left: u32,
+    /// It holds the consensus in force.
+    holds: bool,
 }
 
 /// A consensus that a relay sends up after a restart.
@@ -207,13 +222,19 @@ impl Root {
     #[must_use]
     pub fn new(patience: Duration) -> Root {
         let (open, coming, lost, out) = (None, None, BTreeSet::new(), VecDeque::new());
-        Root { patience, consensus: None, outer: None, open, coming, lost, out, strays: 0 }
+        Root { patience, consensus: None, outer: None, codec: Codec::F32, open, coming, lost, out, strays: 0 }
     }
 
     /// The same with an outer optimizer between an average and the consensus.
     #[must_use]
     pub fn with_outer(self, outer: Box<dyn Outer>) -> Root {
         Root { outer: Some(outer), ..self }
+    }
+
+    /// The same with results that travel in that codec to relays which hold the consensus in force, and say so.
+    #[must_use]
+    pub fn with_codec(self, codec: Codec) -> Root {
+        Root { codec, ..self }
     }
 
     /// Takes one input. Afterwards every output is to be taken with [`Root::poll`].
@@ -285,7 +306,7 @@ impl Root {
     fn lay_out(&mut self, sizes: LayoutSizes) {
         match layout(sizes) {
             Ok(layout) => {
-                let empty = Consensus::empty(layout);
+                let empty = Consensus::empty(layout).with_codec(self.codec);
                 self.consensus = Some(match self.outer.take() {
                     Some(outer) => empty.with_outer(outer),
                     None => empty,
@@ -304,8 +325,8 @@ impl Root {
         let mut sessions: BTreeMap<SessionId, Link> = BTreeMap::new();
         for entry in roster {
             let who = contributor(entry.rank);
-            let link = sessions.entry(entry.session).or_insert(Link { who, left: 0 });
-            *link = Link { who: link.who.min(who), left: link.left + 1 };
+            let link = sessions.entry(entry.session).or_insert(Link { who, left: 0, holds: false });
+            *link = Link { who: link.who.min(who), left: link.left + 1, ..*link };
         }
         let mut record = Record::new();
         let mut ranks = BTreeMap::new();
@@ -319,7 +340,8 @@ impl Root {
         consensus.begin(round.0);
         let version = consensus.version().map_or(Version(0), |version| Version(version).next());
         let waits = Waits::default();
-        let mut open = OpenRound { round, version, fold, record, ranks, sessions, parameters_folded: 0, waits };
+        let codec = self.codec;
+        let mut open = OpenRound { round, codec, version, fold, record, ranks, sessions, parameters_folded: 0, waits };
         self.lost.iter().for_each(|&session| open.lose(session, Absence::LinkLost));
         self.open = Some(open);
     }
@@ -358,11 +380,11 @@ impl Root {
         if let (Some(coming), Data::Contribution(chunk)) = (&mut self.coming, &data)
             && (coming.session, coming.round) == (session, chunk.round)
         {
-            let Some(consensus) = &self.consensus else { return };
+            let Some(consensus) = &mut self.consensus else { return };
             match coming.take(consensus.layout(), chunk) {
                 Ok(None) => {}
-                Ok(Some(consensus)) => {
-                    self.consensus = Some(consensus);
+                Ok(Some(restored)) => {
+                    consensus.take_up(restored);
                     self.restored(Ok(()));
                 }
                 Err(why) => self.restored(Err(why)),
@@ -372,6 +394,7 @@ impl Root {
         let round = match &data {
             Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
             Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
+            Data::Holds { round, .. } | Data::LeftOut { round, .. } => *round,
         };
         let open = self.open.as_mut().filter(|open| open.round == round);
         let Some((open, who)) =
@@ -380,7 +403,8 @@ impl Root {
             self.strays += 1;
             return;
         };
-        match open.take(session, who, data) {
+        let Some(consensus) = &self.consensus else { return };
+        match open.take((session, who), data, consensus) {
             Ok(true) => {}
             Ok(false) | Err(DataBreach::Fold(Reject::Absent { .. })) => self.strays += 1,
             Err(why) => {
@@ -404,6 +428,7 @@ impl Root {
             match event {
                 Folded::Dropped { contributor, from_chunk, why } => {
                     open.record.dropped_via(contributor, from_chunk, why);
+                    self.out.extend(open.left_out(contributor, from_chunk, why));
                 }
                 Folded::Chunk { index, mass, data } => {
                     open.finish(consensus, index, Some((mass, data)), &mut self.out);
@@ -425,11 +450,30 @@ impl Root {
 
 impl OpenRound {
     /// Takes a relay's message; `false`: it speaks of a rank that is not its own in this round.
-    fn take(&mut self, session: SessionId, who: Contributor, data: Data) -> Result<bool, DataBreach> {
+    fn take(
+        &mut self,
+        (session, who): (SessionId, Contributor),
+        data: Data,
+        consensus: &Consensus,
+    ) -> Result<bool, DataBreach> {
         match data {
             Data::Contribution(chunk) => {
-                let mass = mass(&chunk)?;
-                self.fold.chunk(who, chunk.chunk, mass, chunk.bytes)?;
+                let (mass, index) = (mass(&chunk)?, chunk.chunk);
+                let held = consensus.version().filter(|_| self.sessions.get(&session).is_some_and(|link| link.holds));
+                match self.plain(chunk, mass, (held, consensus)) {
+                    Ok(chunk) => self.fold.chunk(who, index, mass, chunk.bytes)?,
+                    Err(DecodeError::Stale { .. }) => self.fold.absent(who, index, Absence::Stale)?,
+                    Err(DecodeError::NonFinite { .. }) => self.fold.absent(who, index, Absence::NonFinite)?,
+                    Err(error @ (DecodeError::Length { .. } | DecodeError::Integers { .. })) => {
+                        return Err(error.into());
+                    }
+                }
+            }
+            Data::Holds { version, digest, .. } => {
+                let ours = self.codec != Codec::F32 && consensus.version() == Some(version.0);
+                if let Some(link) = self.sessions.get_mut(&session) {
+                    link.holds = ours && consensus.digest() == Some(digest);
+                }
             }
             Data::Absent { from_chunk, why, .. } => self.fold.absent(who, from_chunk, absence(why))?,
             Data::Dropped { rank, incarnation, from_chunk, why, .. } => {
@@ -440,9 +484,28 @@ impl OpenRound {
                 self.leave(rank);
                 self.record.dropped(contributor(rank), from_chunk, absence(why));
             }
-            Data::Consensus(_) => return Err(DataBreach::Kind { kind: "a result" }),
+            Data::Consensus(_) | Data::LeftOut { .. } => return Err(DataBreach::Kind { kind: "a result" }),
         }
         Ok(true)
+    }
+
+    /// A contribution with its values as they are.
+    fn plain(
+        &self,
+        chunk: Chunk,
+        mass: Mass,
+        (held, consensus): (Option<u64>, &Consensus),
+    ) -> Result<Chunk, DecodeError> {
+        // The fold says what is wrong with a chunk that the layout does not know.
+        let Some(spec) = self.fold.layout().chunk(chunk.chunk) else { return Ok(chunk) };
+        let held = held.map(Version).zip(consensus.chunk(chunk.chunk));
+        plain(&spec, chunk, (mass, held.as_ref().map(|(version, data)| (*version, data))), BytesMut::new())
+    }
+
+    /// A relay that is dropped here hears of it: what it lost by rounding of later chunks is not in the round.
+    fn left_out(&self, who: Contributor, from_chunk: u32, why: Absence) -> Option<Output> {
+        let (&session, _) = self.sessions.iter().find(|(_, link)| link.who == who && link.holds)?;
+        Some(Output::LeftOut { session, data: Data::LeftOut { round: self.round, from_chunk, why: absent_why(why) } })
     }
 
     /// Nothing more is expected of a rank.
@@ -471,6 +534,9 @@ impl OpenRound {
         out: &mut VecDeque<Output>,
     ) {
         let (mass, sum) = sum.map_or((Mass::ZERO, None), |(mass, sum)| (mass, Some(sum)));
+        if index == 0 && !self.sessions.values().any(|link| link.holds) {
+            consensus.keep_exact();
+        }
         let before = consensus.chunks_folded();
         // The fold gives each chunk once, in order and at its length.
         let Ok(bytes) = consensus.finish_chunk(index, mass, sum) else { return };
@@ -480,8 +546,26 @@ impl OpenRound {
         // A sum that was not finite is not in the result: the consensus in force stands in for it.
         let mass = if folded { mass.value() } else { 0.0 };
         let (round, version) = (self.round, self.version);
-        let chunk = Chunk { round, version, chunk: index, mass, codec: Codec::Exact, bytes };
-        out.extend(self.sessions.keys().map(|&session| Output::Result { session, chunk: chunk.clone() }));
+        let exact = Chunk { round, version, chunk: index, mass, codec: data::Codec::Exact, bytes };
+        let short = self.short(consensus, &exact);
+        out.extend(self.sessions.iter().map(|(&session, link)| {
+            let chunk = short.as_ref().filter(|_| link.holds).unwrap_or(&exact).clone();
+            Output::Result { session, chunk }
+        }));
+    }
+
+    /// A result as it travels to those who hold the consensus in force, where that is in fewer bytes.
+    fn short(&self, consensus: &Consensus, exact: &Chunk) -> Option<Chunk> {
+        let coded = consensus.coded_chunk(exact.chunk);
+        match coded.and_then(|coded| coded.base.map(|base| (on_wire(coded.codec, Version(base)), coded.data))) {
+            Some((codec, bytes)) => Some(Chunk { codec, bytes, ..exact.clone() }),
+            // It is the consensus in force.
+            None if exact.mass == 0.0 && self.codec != Codec::F32 => {
+                let codec = on_wire(self.codec, Version(consensus.version()?));
+                Some(Chunk { codec, bytes: Bytes::new(), ..exact.clone() })
+            }
+            None => None,
+        }
     }
 
     /// The round's record, once all chunks are out.

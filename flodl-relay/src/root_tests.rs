@@ -34,7 +34,7 @@ fn bytes(index: u32, value: f32) -> Bytes {
 }
 
 fn give(root: &mut Root, session: SessionId, round: u64, index: u32, sum: (f64, f32)) {
-    let (round, version, codec) = (Round(round), Version(0), Codec::Exact);
+    let (round, version, codec) = (Round(round), Version(0), data::Codec::Exact);
     let chunk = Chunk { round, version, chunk: index, mass: sum.0, codec, bytes: bytes(index, sum.1) };
     root.handle(Input::Data { session, data: Data::Contribution(chunk) }, Time::ZERO);
 }
@@ -63,6 +63,7 @@ fn drained(root: &mut Root) -> (Vec<String>, Option<report::Folded>) {
             Output::Waiting { rank, chunk, .. } => lines.push(format!("waiting {rank} chunk {chunk}")),
             Output::Breach { session, why } => lines.push(format!("breach {session}: {why}")),
             Output::Restored { version, result } => lines.push(format!("restored {version}: {result:?}")),
+            Output::LeftOut { session, data } => lines.push(format!("{session}: {data:?}")),
             Output::Refused(why) => lines.push(format!("refused: {why}")),
         }
     }

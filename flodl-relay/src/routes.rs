@@ -260,7 +260,7 @@ pub fn rank_data(frame: &Frame, rank: Rank, incarnation: Incarnation) -> Result<
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use flodl_wire::{HostId, RunId};
+    use flodl_wire::{Capabilities, HostId, RunId};
 
     const LIFE: Incarnation = Incarnation(2);
 
@@ -271,6 +271,7 @@ mod tests {
             session: SessionId(session),
             run_id: RunId([1; 16]),
             host_id: HostId([2; 16]),
+            capabilities: Capabilities::NONE,
         }
     }
 

@@ -8,6 +8,7 @@ use common::{
     Controller, NONCE_C, NONCE_S, RUN, connections, data_hello, open, rank_hello, relay_hello, said, secret, take,
 };
 use core::time::Duration;
+use flodl_wire::Capabilities;
 use flodl_wire::connection::{Close, Connection, Deadlines, Event, SendError, Terms};
 use flodl_wire::frame::{Frame, Kind, OpenError, SealError, Stream};
 use flodl_wire::handshake::{HandshakeError, M1_LEN, M2_LEN, M3_LEN, StrangerWhy};
@@ -39,7 +40,13 @@ fn both_sides_open_and_frames_go_both_ways() {
         assert_eq!(below.send(&beat()), Err(SendError::NotOpen));
         assert_eq!(take(&mut above, &said(&mut below)), [Event::Hello(hello)]);
         let (session, patience) = (SessionId(7), Duration::from_millis(12_345));
-        let terms = Event::Open(Terms { session, patience, generation: 3, membership_epoch: 9 });
+        let terms = Event::Open(Terms {
+            session,
+            patience,
+            generation: 3,
+            membership_epoch: 9,
+            capabilities: Capabilities::NONE,
+        });
         assert_eq!(take(&mut below, &said(&mut above)), core::slice::from_ref(&terms));
         assert_eq!(take(&mut above, &said(&mut below)), [terms]);
         assert!(!below.is_drained() && !above.is_drained());

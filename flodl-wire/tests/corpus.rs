@@ -45,7 +45,8 @@ fn every_sample_is_taken_by_its_target() {
     let rank = flodl_wire::Stream::Rank(flodl_wire::Rank(3));
     seeds.extend(datas().iter().map(|data| {
         let frame = flodl_wire::Frame::data(rank, flodl_wire::Incarnation(2), data);
-        let kinds = [flodl_wire::Kind::Contribution, flodl_wire::Kind::Absent, flodl_wire::Kind::Dropped];
+        use flodl_wire::Kind;
+        let kinds = [Kind::Contribution, Kind::Absent, Kind::Dropped, Kind::Holds];
         let kind = kinds.iter().position(|kind| *kind == frame.kind).unwrap_or(0) as u8;
         ("chunk", [&[kind], &frame.payload[..]].concat())
     }));

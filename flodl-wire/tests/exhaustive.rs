@@ -38,7 +38,7 @@ fn samples() -> Vec<Sample> {
         for data in datas() {
             let frame = Frame::data(stream, life, &data);
             if frame.kind.suits(stream) {
-                add(data_hello(), frame.kind != Kind::Consensus, frame);
+                add(data_hello(), !matches!(frame.kind, Kind::Consensus | Kind::LeftOut), frame);
             }
         }
         let Stream::Rank(rank) = stream else { continue };

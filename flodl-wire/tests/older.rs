@@ -8,7 +8,7 @@ mod common;
 use common::{NONCE_S, connections, data_hello, rank_hello, relay_hello, said, secret, take};
 use flodl_wire::connection::{Close, Connection, Event};
 use flodl_wire::handshake::{HandshakeError, VERSION_MAX, VERSION_MIN};
-use flodl_wire::{Hello, Time};
+use flodl_wire::{Capabilities, Hello, Time};
 use hmac::{Hmac, KeyInit, Mac};
 use std::collections::BTreeMap;
 
@@ -113,7 +113,9 @@ fn capabilities_that_are_not_known_are_passed_over_and_none_is_chosen() {
     for bit in 0..32 {
         let mut above = accepting();
         let hello = hello_with(16, &(1u32 << bit).to_le_bytes());
-        assert_eq!(take(&mut above, &hello), [Event::Hello(relay_hello())], "capability {bit}");
+        let known = [Capabilities::BF16, Capabilities::INT8].get(bit).copied().unwrap_or_default();
+        let heard = Hello { capabilities: known, ..relay_hello() };
+        assert_eq!(take(&mut above, &hello), [Event::Hello(heard)], "capability {bit}");
         assert_eq!(said(&mut above)[12..16], [0; 4]);
     }
     // A controller that chooses what was not offered is not believed, though it holds the key.

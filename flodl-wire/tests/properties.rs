@@ -55,10 +55,12 @@ fn window_report() -> impl Strategy<Value = Report> {
 }
 
 fn data() -> impl Strategy<Value = Data> {
-    let chunk = (any::<u64>(), any::<u64>(), any::<u32>(), 0.0..1e300, vec(any::<u8>(), 0..20_000)).prop_map(
-        |(round, version, chunk, mass, bytes)| {
-            let (round, version, bytes) = (Round(round), Version(version), bytes.into());
-            Data::Contribution(Chunk { round, version, chunk, mass, codec: Codec::Exact, bytes })
+    let codec = (0..3u8, any::<u32>());
+    let chunk = (any::<u64>(), any::<u64>(), any::<u32>(), 0.0..1e300, vec(any::<u8>(), 0..20_000), codec).prop_map(
+        |(round, version, chunk, mass, bytes, (codec, back))| {
+            let (round, base, bytes) = (Round(round), Version(version.saturating_sub(u64::from(back))), bytes.into());
+            let codec = [Codec::Exact, Codec::Bf16 { base }, Codec::Int8 { base }][usize::from(codec)];
+            Data::Contribution(Chunk { round, version: Version(version), chunk, mass, codec, bytes })
         },
     );
     let absence = (any::<u64>(), any::<u32>(), 0..65_536u32, any::<u32>(), any::<bool>()).prop_map(

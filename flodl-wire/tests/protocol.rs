@@ -10,8 +10,8 @@ use flodl_wire::frame::{Frame, Kind, Stream};
 use flodl_wire::handshake::{Dialler, M1_LEN, M2_LEN, M3_LEN, REFUSE_LEN, Unheard, greet};
 use flodl_wire::limits::{ABSENCE_LEN, CHUNK_HEADER, FRAME_HEADER, FRAME_TAG};
 use flodl_wire::message::Data;
-use flodl_wire::message::data::AbsentWhy;
-use flodl_wire::{Incarnation, Rank, Round};
+use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
+use flodl_wire::{Incarnation, Rank, Round, Version};
 
 const DOC: &str = include_str!("../docs/PROTOCOL.md");
 
@@ -169,7 +169,8 @@ fn data_payloads_are_as_described() {
         ("chunk", Some(&[2, 0, 0, 0])),
         ("bytes", Some(&[12, 0, 0, 0])),
         ("codec", Some(&[0])),
-        ("reserved", Some(&[0; 7])),
+        ("reserved", Some(&[0; 3])),
+        ("back", Some(&[0; 4])),
     ];
     check("Payload of contribution and consensus", &bytes[..CHUNK_HEADER], fields);
     assert_eq!(bytes[CHUNK_HEADER..], [9; 12]);
@@ -187,4 +188,17 @@ fn data_payloads_are_as_described() {
     let bytes = payload(&Data::Dropped { round: Round(5), rank, incarnation, from_chunk: 3, why });
     let rest: Fields<'_> = &[("rank", Some(&[44, 1, 0, 0])), ("incarnation", Some(&[2, 0, 0, 0]))];
     check("Payload of dropped", &bytes, &[&common[..], rest].concat());
+    let bytes = payload(&Data::LeftOut { round: Round(5), from_chunk: 3, why });
+    check("Payload of left out", &bytes, &[&common[..], &[("reserved", Some(&[0; 8]))]].concat());
+    let bytes = payload(&Data::Holds { round: Round(5), version: Version(4), digest: 6 });
+    let number = |number: &'static [u8; 8]| Some(&number[..]);
+    let fields: Fields<'_> = &[
+        ("round", number(&[5, 0, 0, 0, 0, 0, 0, 0])),
+        ("version", number(&[4, 0, 0, 0, 0, 0, 0, 0])),
+        ("digest", number(&[6, 0, 0, 0, 0, 0, 0, 0])),
+    ];
+    check("Payload of holds", &bytes, fields);
+    let (codec, version) = (Codec::Int8 { base: Version(1) }, Version(4));
+    let bytes = payload(&Data::Consensus(Chunk { codec, version, ..chunk(vec![9; 12]) }));
+    assert_eq!(bytes[32..CHUNK_HEADER], [2, 0, 0, 0, 3, 0, 0, 0]);
 }

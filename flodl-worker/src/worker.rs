@@ -304,6 +304,8 @@ impl<'a, T: Trainee> Worker<'a, T> {
             let message = match data {
                 Data::Contribution(_) => "Contribution",
                 Data::Absent { .. } => "Absent",
+                Data::Holds { .. } => "Holds",
+                Data::LeftOut { .. } => "LeftOut",
                 Data::Dropped { .. } | Data::Consensus(_) => "Dropped",
             };
             let violation = Violation::NotForRanks { message };

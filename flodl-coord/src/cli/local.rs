@@ -13,7 +13,7 @@ use flodl_relay::relay::RelayError;
 use flodl_relay::shell::{RelayConfig, RunError, Upstream, local_data_link, run};
 use flodl_wire::io::{Duplex, connect, duplex};
 use flodl_wire::secret::{DialKeys, HostKey};
-use flodl_wire::{Channel, Hello, HostId, Role, SessionId};
+use flodl_wire::{Capabilities, Channel, Hello, HostId, Role, SessionId};
 use smol::future;
 use std::path::Path;
 use std::sync::Arc;
@@ -110,6 +110,7 @@ impl Host {
             session: SessionId(0),
             run_id: *run_id,
             host_id: *host,
+            capabilities: Capabilities::NONE,
         };
         let keys = DialKeys { gate: gate_key.clone(), peer: host_key.clone().into() };
         let mut nonce = [0; 32];

@@ -7,7 +7,7 @@ use async_channel::{Receiver, Sender};
 use core::time::Duration;
 use flodl_wire::handshake::{Accept, Admission};
 use flodl_wire::secret::{GateKey, PeerKey, Secret};
-use flodl_wire::{Channel, Hello, HostId, Role, RunId, SessionId, Time};
+use flodl_wire::{Capabilities, Channel, Hello, HostId, Role, RunId, SessionId, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,8 @@ pub struct Gate {
     /// Whether relays may come over the network at all.
     takes_relays: bool,
     generation: u64,
+    /// What relays on other hosts may do.
+    capabilities: Capabilities,
     table: Mutex<Table>,
 }
 
@@ -58,7 +60,14 @@ impl Gate {
     #[must_use]
     pub fn new(secret: Secret, run_id: RunId, patience: Duration, takes_relays: bool) -> Gate {
         let gate_key = secret.gate_key();
-        Gate { secret, gate_key, run_id, patience, takes_relays, generation: 0, table: Mutex::default() }
+        let (generation, capabilities, table) = (0, Capabilities::NONE, Mutex::default());
+        Gate { secret, gate_key, run_id, patience, takes_relays, generation, capabilities, table }
+    }
+
+    /// The same, which lets relays on other hosts do that.
+    #[must_use]
+    pub fn choosing(self, capabilities: Capabilities) -> Gate {
+        Gate { capabilities, ..self }
     }
 
     /// The gate of the run's `generation`th controller after the first. Its sessions have numbers of their own.
@@ -230,6 +239,11 @@ impl Admission for Door<'_> {
     fn generation(&self) -> u64 {
         self.gate.generation
     }
+
+    fn capabilities(&self) -> Capabilities {
+        // Nothing is spared between a relay and a root in one process.
+        if self.entry.is_some() { self.gate.capabilities } else { Capabilities::NONE }
+    }
 }
 
 #[cfg(test)]
@@ -244,7 +258,14 @@ mod tests {
 
     fn hello(host: &str, channel: Channel, session: SessionId) -> Hello {
         let host_id = HostId::from_name(host).expect("is a name");
-        Hello { role: Role::Relay { rank_count: 2 }, channel, session, run_id: RUN, host_id }
+        Hello {
+            role: Role::Relay { rank_count: 2 },
+            channel,
+            session,
+            run_id: RUN,
+            host_id,
+            capabilities: Capabilities::ALL,
+        }
     }
 
     fn control(host: &str) -> Hello {

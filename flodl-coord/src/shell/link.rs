@@ -85,7 +85,7 @@ mod tests {
     use flodl_wire::io::{Link, accept, connect, duplex};
     use flodl_wire::message::{Control, HostReport};
     use flodl_wire::secret::{DialKeys, GateKey};
-    use flodl_wire::{Channel, Hello, HostId, Incarnation, Role, RunId, Secret, Stream};
+    use flodl_wire::{Capabilities, Channel, Hello, HostId, Incarnation, Role, RunId, Secret, Stream};
     use futures_lite::future::{block_on, zip};
 
     const SESSION: SessionId = SessionId(1);
@@ -114,7 +114,7 @@ mod tests {
         let key = secret.host_key(run_id, host_id);
         let policy = Anybody(secret.gate_key(), Accept { key: key.clone().into(), session: SESSION });
         let (role, channel) = (Role::Relay { rank_count: 1 }, Channel::Control);
-        let hello = Hello { role, channel, session: SessionId(0), run_id, host_id };
+        let hello = Hello { role, channel, session: SessionId(0), run_id, host_id, capabilities: Capabilities::NONE };
         let keys = DialKeys { gate: secret.gate_key(), peer: key.into() };
         let (near, far) = duplex(bytes);
         let (dialled, accepted) = block_on(zip(connect(near, hello, keys, [4; 32]), accept(far, &policy, [5; 32])));

@@ -8,6 +8,7 @@ use super::rng::Rng;
 use super::world::World;
 use crate::{Duties, MaxFailure, Scheduling};
 use core::time::Duration;
+use flodl_cpureduce::Codec;
 use flodl_elche::{AnchorSettings, Mode, Windowing};
 use flodl_wire::Time;
 use serde_json::{Value, json};
@@ -118,6 +119,7 @@ pub(crate) fn cluster(slowness: &[f64], windowing: Windowing, end: Time) -> Opti
         scheduling: Scheduling { anchor, windowing, ..Scheduling::default() },
         duties: Duties::default(),
         classes: Vec::new(),
+        wire: Codec::F32,
         strikes: 0,
         starting_ns: 0,
     }

@@ -2,8 +2,9 @@
 
 use super::auditor::Auditor;
 use super::fabric::{Event, Fabric};
-use super::mutant::Mutant;
+use super::mutant::{Mutant, unprotected};
 use super::net::{ConnId, Lane, Node, Packet};
+use super::rounding;
 use super::succession::Paper;
 use super::violation::Rule;
 use crate::coordinator::Phase;
@@ -13,7 +14,6 @@ use crate::shell::edge;
 use crate::shell::limits::{CONTROL_QUEUE, PARTING};
 use crate::{Config, Coordinator, Input, Membership, Output, SaveRequest, Slowing};
 use core::num::NonZeroU32;
-use core::time::Duration;
 use flodl_relay::root::{self, Root};
 use flodl_wire::message::control::Part;
 use flodl_wire::message::record::{Body, EventKind};
@@ -80,7 +80,7 @@ impl Controller {
         };
         let core = unprotected(fab, Coordinator::new(config.clone(), fab.now)?.recording(0));
         let journal = Journal::new(Paper::default(), Image::default());
-        Ok(Controller::of(core, (config, 0), work.patience, (journal, Auditor::default())))
+        Ok(Controller::of(core, (config, 0), fab, (journal, Auditor::default())))
     }
 
     /// Another one, which goes on with what the journal says.
@@ -91,19 +91,19 @@ impl Controller {
         restored: Restored,
     ) -> Result<Controller, crate::ConfigError> {
         let generation = restored.start.generation + 1;
-        let (config, patience) = (restored.start.config.clone(), fab.options.work.patience);
+        let config = restored.start.config.clone();
         let guard = config.scheduling.guard.build(1.0);
         let core = unprotected(fab, Coordinator::resume(restored, generation, guard, fab.local(Node::Controller))?);
         let paper = Paper { bytes: Vec::new(), full: self.paper().full.clone() };
         let (journal, mut auditor) = (Journal::new(paper, image), core::mem::take(&mut self.auditor));
         auditor.controller_died();
-        Ok(Controller::of(core, (config, generation), patience, (journal, auditor)))
+        Ok(Controller::of(core, (config, generation), fab, (journal, auditor)))
     }
 
     fn of(
         core: Coordinator,
         (config, generation): (Config, u64),
-        patience: Duration,
+        fab: &Fabric,
         (mut journal, auditor): (Journal<Paper>, Auditor),
     ) -> Controller {
         let (run_id, address, keep_checkpoints) = (config.run_id, "sim:1".to_owned(), NonZeroU32::MIN);
@@ -113,7 +113,7 @@ impl Controller {
         Controller {
             me: Node::Controller,
             core,
-            root: Root::new(patience),
+            root: Root::new(fab.options.work.patience).with_codec(fab.options.wire),
             peers: BTreeMap::new(),
             conns: BTreeMap::new(),
             pending: VecDeque::new(),
@@ -202,6 +202,7 @@ impl Controller {
             (Lane::Control, Packet::Frame(frame)) => self.frame(fab, session, &frame),
             (Lane::Control, Packet::End(why)) => self.lose(fab, session, why.to_owned()),
             (Lane::Data, Packet::Data(data)) => {
+                let data = rounding::believed(fab, &self.root, data);
                 if let Some(peer) = self.peers.get_mut(&session).filter(|peer| peer.read) {
                     peer.inbox.push_back(data);
                 }
@@ -409,10 +410,9 @@ impl Controller {
                     if !self.is_former() {
                         fab.ledger.result(&chunk);
                     }
-                    if let Some(peer) = self.peers.get(&session).filter(|peer| peer.read) {
-                        fab.chunk(self.me, peer.data, chunk);
-                    }
+                    self.down(fab, session, Data::Consensus(chunk));
                 }
+                root::Output::LeftOut { session, data } => self.down(fab, session, data),
                 root::Output::Folded(folded) => {
                     if !self.is_former() {
                         fab.ledger.folded(&folded);
@@ -437,6 +437,12 @@ impl Controller {
                 }
                 root::Output::Refused(why) => fab.ledger.broken(Rule::Growth, format!("the root refuses: {why}")),
             }
+        }
+    }
+
+    fn down(&self, fab: &mut Fabric, session: SessionId, data: Data) {
+        if let Some(peer) = self.peers.get(&session).filter(|peer| peer.read) {
+            fab.send(self.me, peer.data, Packet::Data(data));
         }
     }
 
@@ -585,14 +591,6 @@ impl Controller {
             self.pending.push_back(Input::FromRank { session, rank, incarnation, report: Report::SyncAck(ack) });
         }
     }
-}
-
-/// What a mutant leaves of a core's deadlines.
-fn unprotected(fab: &Fabric, mut core: Coordinator) -> Coordinator {
-    if fab.off(Mutant::DetachedIsNotDead) {
-        core.deadlines.detached = Duration::ZERO;
-    }
-    core
 }
 
 fn name(host: u32) -> HostId {

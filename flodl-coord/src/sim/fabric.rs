@@ -180,7 +180,7 @@ impl Fabric {
             posted: 0,
             net: Net::new(rng.fork()),
             rng: rng.fork(),
-            ledger: Ledger::new(seed, options.work.samples),
+            ledger: Ledger::new(seed, options.work.samples, options.wire),
             controller: Vital::new(),
             former: Vital::gone(),
             hosts: (0..hosts).map(|_| Vital::new()).collect(),
@@ -342,9 +342,10 @@ impl Fabric {
                 self.stir(u64::from(chunk.chunk) ^ chunk.mass.to_bits());
                 self.stir_bytes(&chunk.bytes);
             }
-            Packet::Data(Data::Absent { from_chunk, .. } | Data::Dropped { from_chunk, .. }) => {
-                self.stir(u64::from(*from_chunk));
-            }
+            Packet::Data(
+                Data::Absent { from_chunk, .. } | Data::Dropped { from_chunk, .. } | Data::LeftOut { from_chunk, .. },
+            ) => self.stir(u64::from(*from_chunk)),
+            Packet::Data(Data::Holds { version, digest, .. }) => self.stir(version.0 ^ digest),
             Packet::End(why) => self.stir_bytes(why.as_bytes()),
             Packet::Sealed { bytes, .. } => self.stir_bytes(bytes),
         }

@@ -3,7 +3,9 @@
 use super::fabric::{Event, Fabric};
 use super::mutant::Mutant;
 use super::net::{ConnId, Lane, Node, Packet};
+use super::rounding::Shadow;
 use super::violation::Rule;
+use flodl_cpureduce::Codec;
 use flodl_relay::fold::{self, HostFold, Order};
 use flodl_relay::limits::DIAL_PAUSE;
 use flodl_relay::relay::{self, Answer, Closing, Newest, Relay, Warning};
@@ -30,6 +32,8 @@ pub(crate) struct Host {
     number: u32,
     relay: Relay,
     fold: HostFold,
+    /// What its sums must look like where they are rounded.
+    shadow: Option<Shadow>,
     /// Control and data to the controller, while there is a link.
     uplink: Option<(ConnId, ConnId)>,
     conns: BTreeMap<ConnId, (Life, Lane)>,
@@ -86,11 +90,13 @@ impl Host {
             .of_session(SessionId(u64::from(conns.0.0)))
             .resuming(true)
             .restarting(fab.options.work.restarts);
-        let host = Host {
+        let codec = fab.options.wire;
+        let mut host = Host {
             me,
             number,
             relay,
             fold: HostFold::new(patience),
+            shadow: (codec != Codec::F32).then(|| Shadow::new(codec, HostFold::new(patience))),
             uplink: Some(conns),
             conns: BTreeMap::new(),
             sources: BTreeMap::new(),
@@ -102,7 +108,7 @@ impl Host {
             generation: 0,
             astray: false,
         };
-        fab.wake(Node::Host(me), host.relay.next_deadline());
+        host.feed(fab, relay::Input::Wire(codec));
         host
     }
 
@@ -163,6 +169,7 @@ impl Host {
         match packet {
             Packet::Frame(frame) => {
                 let is_end = matches!(frame.to_control(), Ok(Control::Shutdown));
+                self.round_ends(fab, &frame);
                 self.feed(fab, relay::Input::Upstream(frame));
                 if is_end
                     && fab.off(Mutant::Dismissal)
@@ -175,6 +182,17 @@ impl Host {
             Packet::End(_) if fab.off(Mutant::ControllerWatch) => {}
             Packet::End(why) => self.feed(fab, relay::Input::UpstreamLost { why: why.to_owned() }),
             Packet::Sealed { .. } => {}
+        }
+    }
+
+    /// Which of what it lost by rounding counts from now on.
+    fn round_ends(&mut self, fab: &mut Fabric, frame: &Frame) {
+        let Some(shadow) = &mut self.shadow else { return };
+        if let (Stream::AllRanks | Stream::Host, Ok(Control::RoundDone { round, outcome, .. })) =
+            (frame.stream, fab.control(frame))
+        {
+            let ranks: Vec<Rank> = fab.ranks_of(self.me).collect();
+            shadow.ends(&fab.ledger, (round, outcome), &ranks);
         }
     }
 
@@ -266,7 +284,10 @@ impl Host {
     fn warned(&self, fab: &mut Fabric, warning: &Warning) {
         fab.say(|| format!("host {} warns: {warning}", self.me));
         let innocent = !fab.ranks_of(self.me).any(|rank| fab.forged.contains(&rank));
-        let accuses = matches!(warning, Warning::Closed(Closing::Breach(_) | Closing::Data(_)) | Warning::Misplaced(_));
+        let accuses = matches!(
+            warning,
+            Warning::Closed(Closing::Breach(_) | Closing::Data(_)) | Warning::Misplaced(_) | Warning::Undecodable(_)
+        );
         if innocent && accuses {
             let what = format!("the relay of host {} warns of {warning}, and nothing was done there", self.me);
             fab.ledger.broken(Rule::Innocence, what);
@@ -279,6 +300,10 @@ impl Host {
         }
         if matches!(order, Order::Drop { .. }) && fab.off(Mutant::FoldDrop) {
             return Vec::new();
+        }
+        if let (Order::Close { round }, true) = (&order, fab.off(Mutant::LostAtCommit)) {
+            let early = Order::Commit { round: *round, chunks: u32::MAX };
+            self.fold.handle(fold::Input::Order(early), fab.local(self.node()));
         }
         self.fold(fab, fold::Input::Order(order))
     }
@@ -316,11 +341,15 @@ impl Host {
     /// One input of the fold; what it tells the relay is given back.
     fn fold(&mut self, fab: &mut Fabric, input: fold::Input) -> Vec<relay::Input> {
         let me = self.node();
-        self.fold.handle(input, fab.local(me));
+        let now = fab.local(me);
+        self.shadow.iter_mut().for_each(|shadow| shadow.hears(&input, now));
+        self.fold.handle(input, now);
         let mut told = Vec::new();
         while let Some(output) = self.fold.poll() {
             match output {
                 fold::Output::Up(data) => {
+                    let wrong = self.shadow.as_mut().and_then(|shadow| shadow.sends(&fab.ledger, &data));
+                    wrong.into_iter().for_each(|what| fab.ledger.broken(Rule::Average, what));
                     let data = doubled(fab, data);
                     // Sums of a round that goes on without this host are of no use to anybody.
                     if let Some((_, uplink)) = self.uplink {

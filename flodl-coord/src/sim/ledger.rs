@@ -4,7 +4,9 @@
 //! worked out again from the replicas at their snapshots, in double precision; what is committed is what is in a consensus.
 
 use super::model::{Trained, Vectors, mixed};
+use super::rounding;
 use super::violation::{Rule, Violation};
+use flodl_cpureduce::Codec;
 use flodl_elche::Permutation;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::data::Chunk;
@@ -95,6 +97,11 @@ pub(crate) struct Ledger {
     applied: BTreeMap<Life, Version>,
     /// A controller has followed another one.
     pub(crate) resumed: bool,
+    /// As what results travel, and how far a replica was ever from the consensus where it was folded.
+    wire: Codec,
+    reach: f64,
+    /// Whose work is in each of the newest rounds.
+    parts: BTreeMap<Round, Vec<(Rank, Incarnation, FoldedPart)>>,
     pub(crate) violation: Option<Violation>,
     pub(crate) now: Time,
 }
@@ -104,7 +111,7 @@ const CHUNKS: usize = 3;
 const KEPT: usize = 16;
 
 impl Ledger {
-    pub(crate) fn new(seed: u64, epoch_len: u64) -> Ledger {
+    pub(crate) fn new(seed: u64, epoch_len: u64, wire: Codec) -> Ledger {
         Ledger {
             seed,
             epoch_len,
@@ -123,6 +130,9 @@ impl Ledger {
             earlier: VecDeque::new(),
             applied: BTreeMap::new(),
             resumed: false,
+            wire,
+            reach: 0.0,
+            parts: BTreeMap::new(),
             violation: None,
             now: Time::ZERO,
         }
@@ -217,21 +227,53 @@ impl Ledger {
 
     /// The root sends a chunk of a result.
     pub(crate) fn result(&mut self, chunk: &Chunk) {
+        let mut wrong = None;
         if let Some(book) = self.book.as_mut().filter(|book| book.round == chunk.round)
             && book.result.len() == chunk.chunk as usize
         {
-            book.result.push(chunk.clone());
+            match rounding::plain(chunk, (self.version, &self.consensus)) {
+                Ok(chunk) => book.result.push(chunk),
+                Err(what) => wrong = Some(format!("in {}: {what}", chunk.round)),
+            }
         }
+        wrong.into_iter().for_each(|what| self.broken(Rule::Average, what));
     }
 
     /// The root has folded: the result is worked out again.
     pub(crate) fn folded(&mut self, folded: &Folded) {
         let Some(mut book) = self.book.take_if(|book| book.round == folded.round) else { return };
+        self.parts.insert(folded.round, folded.ranks.clone());
+        if self.parts.len() > KEPT {
+            self.parts.pop_first();
+        }
+        self.reaches(&book);
         if let Err((rule, what)) = self.check_fold(&book, folded) {
             self.broken(rule, format!("in {}: {what}", folded.round));
         }
         book.folded = Some(folded.clone());
         self.book = Some(book);
+    }
+
+    /// Whose work is in that round, if it is one of the newest.
+    pub(crate) fn parts_of(&self, round: Round) -> Option<&[(Rank, Incarnation, FoldedPart)]> {
+        self.parts.get(&round).map(Vec::as_slice)
+    }
+
+    /// The bytes of that version, whoever asks.
+    pub(crate) fn bytes_as(&self, version: Version) -> Option<&[u8]> {
+        if self.version == Some(version) {
+            return Some(&self.consensus);
+        }
+        self.past.get(version.0 as usize).map(Vec::as_slice)
+    }
+
+    fn reaches(&mut self, book: &Book) {
+        let consensus = self.consensus.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let consensus: Vec<f32> = consensus.collect();
+        for snapshot in book.snapshots.values().filter(|snapshot| snapshot.base == self.version) {
+            let moves = snapshot.model.floats().zip(&consensus).map(|(now, held)| f64::from(now - held).abs());
+            self.reach = moves.filter(|by| by.is_finite()).fold(self.reach, f64::max);
+        }
     }
 
     fn check_fold(&self, book: &Book, folded: &Folded) -> Result<(), (Rule, String)> {
@@ -298,7 +340,8 @@ impl Ledger {
                 sum += value;
                 size += value.abs();
             }
-            let (average, slack) = (sum / mass, 1e-6 * models.len() as f64 * size / mass + 1e-30);
+            let rounded = rounding::slack(self.wire) * self.reach;
+            let (average, slack) = (sum / mass, rounded + 1e-6 * models.len() as f64 * size / mass + 1e-30);
             let off = (got - average).abs();
             if off.is_nan() || off > slack {
                 let what = format!("element {index} of chunk {at} is {got}, the average of ranks {ranks:?} {average}");

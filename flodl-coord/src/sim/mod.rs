@@ -25,6 +25,7 @@ mod mutant;
 mod net;
 mod options;
 mod rng;
+mod rounding;
 mod sealed;
 mod seat;
 mod succession;

@@ -4,6 +4,9 @@
 //! would have been refused, or says what would have been checked. A simulator that does not notice has no eyes for it.
 
 use super::class::Class;
+use super::fabric::Fabric;
+use crate::Coordinator;
+use core::time::Duration;
 
 /// A protection that is turned off.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,11 +89,15 @@ pub enum Mutant {
     LeadLimit,
     /// A contribution counts the steps of the one before it once more.
     StepsSinceSnapshot,
+    /// Whoever holds some consensus gets differences from the one in force.
+    BaseVersion,
+    /// What is lost by rounding counts before its round is committed.
+    LostAtCommit,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 39] = [
+    pub const ALL: [Mutant; 41] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -130,6 +137,8 @@ impl Mutant {
         Mutant::Generation,
         Mutant::LeadLimit,
         Mutant::StepsSinceSnapshot,
+        Mutant::BaseVersion,
+        Mutant::LostAtCommit,
     ];
 
     /// Its name on the command line and in reports.
@@ -175,6 +184,8 @@ impl Mutant {
             Mutant::Generation => "generation",
             Mutant::LeadLimit => "lead-limit",
             Mutant::StepsSinceSnapshot => "steps-since-snapshot",
+            Mutant::BaseVersion => "base-version",
+            Mutant::LostAtCommit => "lost-at-commit",
         }
     }
 
@@ -214,6 +225,7 @@ impl Mutant {
             Mutant::Attachment => &[Class::Reset],
             Mutant::NothingTwice => &[Class::Reset],
             Mutant::Dismissal => &[Class::Reset],
+            Mutant::BaseVersion | Mutant::LostAtCommit => &[Class::Reset, Class::Stall],
             Mutant::StallCeiling => &[Class::Hang],
             Mutant::Forfeit => &[Class::RankCrash],
             Mutant::DutyAwaited | Mutant::DutyBeforeWindow => &[Class::DutyError],
@@ -222,6 +234,14 @@ impl Mutant {
             Mutant::Generation => &[Class::SecondController],
         }
     }
+}
+
+/// What a mutant leaves of a core's deadlines.
+pub(crate) fn unprotected(fab: &Fabric, mut core: Coordinator) -> Coordinator {
+    if fab.off(Mutant::DetachedIsNotDead) {
+        core.deadlines.detached = Duration::ZERO;
+    }
+    core
 }
 
 #[cfg(test)]

@@ -320,7 +320,9 @@ fn size(packet: &Packet) -> usize {
         + match packet {
             Packet::Frame(frame) => frame.payload.len(),
             Packet::Data(Data::Contribution(chunk) | Data::Consensus(chunk)) => CHUNK_HEADER + chunk.bytes.len(),
-            Packet::Data(Data::Absent { .. } | Data::Dropped { .. }) => ABSENCE_LEN,
+            Packet::Data(Data::Absent { .. } | Data::Dropped { .. } | Data::Holds { .. } | Data::LeftOut { .. }) => {
+                ABSENCE_LEN
+            }
             Packet::End(_) | Packet::Sealed { .. } => 0,
         }
 }

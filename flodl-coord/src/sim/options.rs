@@ -7,6 +7,7 @@ use crate::{Duties, Duty, Elect, MaxFailure, Scheduling};
 use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
+use flodl_cpureduce::Codec;
 use flodl_elche::Mode;
 use flodl_wire::Rank;
 
@@ -88,6 +89,8 @@ pub(crate) struct Options {
     pub(crate) scheduling: Scheduling,
     pub(crate) duties: Duties,
     pub(crate) classes: Vec<Class>,
+    /// As what sums and results travel between hosts.
+    pub(crate) wire: Codec,
     /// How many times faults strike.
     pub(crate) strikes: u32,
     /// How long a process takes to its first word where it is not its rank's first.
@@ -118,6 +121,7 @@ impl Options {
         let classes = enabled(&request, rng);
         let strikes = if classes.is_empty() { 0 } else { rng.within(1, 2 + u64::from(ranks.ilog2())) as u32 };
         let duties = duties(&request, ranks);
+        let wire = wire(&request);
         Options {
             request,
             hosts,
@@ -128,6 +132,7 @@ impl Options {
             scheduling: Scheduling::default(),
             duties,
             classes,
+            wire,
             strikes,
             starting_ns: 0,
         }
@@ -234,6 +239,19 @@ fn duties(request: &Request, ranks: u32) -> Duties {
     if wanted || rng.chance(0.5) { Duties { evaluation, checkpoint } } else { Duties::default() }
 }
 
+/// What distinguishes the draw of the codec from the others of a seed.
+const WIRE: u64 = 0x7769_7265;
+
+/// A third of the seeds round what travels between hosts.
+fn wire(request: &Request) -> Codec {
+    let mut rng = Rng::new(request.seed ^ (WIRE << 32));
+    match rng.below(6) {
+        0 => Codec::Bf16,
+        1 => Codec::Int8,
+        _ => Codec::F32,
+    }
+}
+
 /// Swarm testing (Groce and others, "Swarm testing", ISSTA 2012): leaving faults out finds what all of them together hide.
 fn enabled(request: &Request, rng: &mut Rng) -> Vec<Class> {
     let density = *rng.pick(&[0.0, 0.1, 0.25, 0.5]).unwrap_or(&0.1);
@@ -260,7 +278,7 @@ impl fmt::Display for Options {
             f,
             "seed {}: {} ranks on {} hosts, {mode}, {epochs} epochs of {samples} samples in batches of {batch_size}, \
              {parameters} parameters, patience {patience:?}, {restarts} restarts, max failure {max_failure}, batches of {:.1}..{:.1} ms, links of {:.2} and {:.2} ms, \
-             {}{} strikes of [{}]",
+             {}{} strikes of [{}], {} between hosts",
             self.request.seed,
             self.ranks(),
             self.hosts.len(),
@@ -270,7 +288,8 @@ impl fmt::Display for Options {
             self.wide[1].latency_ns / MS,
             told(&self.duties),
             self.strikes,
-            names.join(" ")
+            names.join(" "),
+            self.wire
         )
     }
 }

@@ -7,7 +7,7 @@ use flodl_wire::frame::{Opener, Sealer, Stream};
 use flodl_wire::handshake::{Accept, Admission, Channel, Dialler, Established, Hello, Role, greet};
 use flodl_wire::message::Data;
 use flodl_wire::secret::{DialKeys, GateKey, HostKey, PeerKey, Secret};
-use flodl_wire::{HostId, Incarnation, RunId, SessionId};
+use flodl_wire::{Capabilities, HostId, Incarnation, RunId, SessionId};
 
 const RUN: RunId = RunId([1; 16]);
 
@@ -58,7 +58,8 @@ impl Sealed {
             Lane::Control => (Channel::Control, SessionId(0)),
             Lane::Data => (Channel::Data, SessionId(1)),
         };
-        let hello = Hello { role: Role::Relay { rank_count: 1 }, channel, session, run_id: RUN, host_id };
+        let (role, capabilities) = (Role::Relay { rank_count: 1 }, Capabilities::NONE);
+        let hello = Hello { role, channel, session, run_id: RUN, host_id, capabilities };
         let mut nonces = [[0; 32]; 2];
         nonces[0][..8].copy_from_slice(&nonce.to_le_bytes());
         nonces[1][8..16].copy_from_slice(&nonce.to_le_bytes());

@@ -10,7 +10,7 @@ use flodl_wire::frame::Frame;
 use flodl_wire::handshake::Dialler;
 use flodl_wire::message::HostReport;
 use flodl_wire::secret::DialKeys;
-use flodl_wire::{Channel, Hello, Role, SessionId, Ticket};
+use flodl_wire::{Capabilities, Channel, Hello, Role, SessionId, Ticket};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fs;
@@ -52,6 +52,7 @@ fn hello(world: &World) -> ([u8; 120], Ticket) {
         session: SessionId(0),
         run_id: ticket.run_id,
         host_id: ticket.host_id,
+        capabilities: Capabilities::ALL,
     };
     (*Dialler::new(hello, DialKeys::from(&ticket), [3; 32]).m1(), ticket)
 }

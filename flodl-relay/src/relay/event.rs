@@ -2,7 +2,7 @@
 
 use crate::fold::{self, Order};
 use crate::routes::{Breach, Connection, NotAdmitted, Peer};
-use flodl_cpureduce::LayoutError;
+use flodl_cpureduce::{Codec, DecodeError as CodeError, LayoutError};
 use flodl_wire::codec::{DecodeError, EncodeError};
 use flodl_wire::commit::NotNext;
 use flodl_wire::frame::Frame;
@@ -18,6 +18,8 @@ pub enum Input {
     Upstream(Frame),
     /// A message of the root: a chunk of a result.
     Result(Data),
+    /// As what sums and results travel on the link, from the next round on. Said before [`Input::Resumed`] of another link.
+    Wire(Codec),
     /// A connection to the controller or the root has ended.
     UpstreamLost {
         /// What was noticed, without an end mark.
@@ -197,6 +199,9 @@ pub enum Warning {
     /// The fold cannot work with the model.
     #[error("this host cannot average: {0}")]
     Fold(LayoutError),
+    /// A result that cannot be read: this host's ranks take the next one.
+    #[error("a result cannot be read: {0}")]
+    Undecodable(CodeError),
     /// A commit whose predecessor is not known here.
     #[error("the record of a commit cannot be kept: {0}")]
     NotNext(NotNext),

@@ -6,7 +6,7 @@ use crate::limits;
 use async_io::Timer;
 use core::time::Duration;
 use flodl_wire::SessionId;
-use flodl_wire::handshake::{Channel, HandshakeError, Hello, Role};
+use flodl_wire::handshake::{Capabilities, Channel, HandshakeError, Hello, Role};
 use flodl_wire::io::{Link, connect};
 use flodl_wire::secret::{DialKeys, Ticket};
 use smol::net::TcpStream;
@@ -98,6 +98,7 @@ async fn dial_in(
         session,
         run_id: ticket.run_id,
         host_id: ticket.host_id,
+        capabilities: Capabilities::ALL,
     };
     let keys = DialKeys { gate: ticket.gate_key.clone(), peer: ticket.host_key.clone().into() };
     let control = link(address, hello, keys.clone(), patience).await?;

@@ -8,6 +8,7 @@ use super::uplink::{self, Redialled, Uplink};
 use super::wires::Wires;
 use super::{Redial, RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
+use crate::coding::chosen;
 use crate::limits;
 use crate::relay::{Answer, Input, Newest, Output, Place, Relay, RelayError};
 use crate::routes::{Connection, Peer, Routes};
@@ -101,7 +102,7 @@ where
     let offered = sums_up.clone();
     let fold = folding::start(patience, sums_up, fold_says).map_err(RunError::Thread)?;
     let (redialled, redials) = async_channel::bounded(1);
-    let session = upstream.control.session;
+    let (session, codec) = (upstream.control.session, chosen(upstream.control.capabilities));
     let uplink = Uplink::start(&executor, upstream, sums.clone());
     executor.spawn(pump(fold_said, inputs.clone(), Input::Fold)).detach();
     executor.spawn(pump(process_events, inputs.clone(), process_input)).detach();
@@ -135,6 +136,7 @@ where
         pipes: Pipes { inputs, fold, sums, offered, redialled },
         end: None,
     };
+    driver.feed(Input::Wire(codec));
     let end = driver.drive(&incoming, (&arrivals, &redials)).await;
 
     drop(door_task);
@@ -296,9 +298,10 @@ where
                 return;
             }
             Ok(upstream) => {
-                let session = upstream.control.session;
+                let (session, codec) = (upstream.control.session, chosen(upstream.control.capabilities));
                 self.uplink = Uplink::start(&self.executor, upstream, self.pipes.sums.clone());
                 self.say("the controller is there again");
+                self.feed(Input::Wire(codec));
                 Input::Resumed { session, anew: answer == Some(Answer::Anew) }
             }
             Err(why) => Input::NotResumed { why },

@@ -111,11 +111,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> DataWriter<S> {
     /// # Errors
     ///
     /// Why the link is of no use any more.
-    pub(super) async fn send_down(mut self, from: ResultReceiver) -> Result<(), String> {
-        while let Some(chunk) = from.next().await {
-            self.send(Stream::AllRanks, Data::Consensus(chunk)).await?;
-            while let Some(chunk) = from.try_next() {
-                self.send(Stream::AllRanks, Data::Consensus(chunk)).await?;
+    pub(super) async fn send_down(mut self, from: ResultReceiver<Data>) -> Result<(), String> {
+        while let Some(data) = from.next().await {
+            self.send(Stream::AllRanks, data).await?;
+            while let Some(data) = from.try_next() {
+                self.send(Stream::AllRanks, data).await?;
             }
             self.flush().await?;
         }

@@ -1,38 +1,62 @@
 //! What waits to be sent of a result: at most one whole result, whoever is slow to take it.
 
 use async_channel::{Receiver, Sender};
+use flodl_wire::Round;
+use flodl_wire::message::Data;
 use flodl_wire::message::data::Chunk;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// What is of a round.
+pub(super) trait OfRound {
+    /// Which.
+    fn round(&self) -> Round;
+}
+
+impl OfRound for Chunk {
+    fn round(&self) -> Round {
+        self.round
+    }
+}
+
+impl OfRound for Data {
+    fn round(&self) -> Round {
+        match self {
+            Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
+            Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
+            Data::Holds { round, .. } | Data::LeftOut { round, .. } => *round,
+        }
+    }
+}
+
 /// The sending end. Never waits: chunks share their bytes with everybody else's queue.
-pub(super) struct ResultSender {
-    chunks: Arc<Mutex<VecDeque<Chunk>>>,
+pub(super) struct ResultSender<T = Chunk> {
+    chunks: Arc<Mutex<VecDeque<T>>>,
     bell: Sender<()>,
 }
 
 /// The taking end.
-pub(super) struct ResultReceiver {
-    chunks: Arc<Mutex<VecDeque<Chunk>>>,
+pub(super) struct ResultReceiver<T = Chunk> {
+    chunks: Arc<Mutex<VecDeque<T>>>,
     bell: Receiver<()>,
 }
 
 /// A queue of one result.
-pub(super) fn result_queue() -> (ResultSender, ResultReceiver) {
+pub(super) fn result_queue<T>() -> (ResultSender<T>, ResultReceiver<T>) {
     let chunks = Arc::new(Mutex::new(VecDeque::new()));
     let (sender, receiver) = async_channel::bounded(1);
     (ResultSender { chunks: Arc::clone(&chunks), bell: sender }, ResultReceiver { chunks, bell: receiver })
 }
 
-fn locked(chunks: &Mutex<VecDeque<Chunk>>) -> MutexGuard<'_, VecDeque<Chunk>> {
+fn locked<T>(chunks: &Mutex<VecDeque<T>>) -> MutexGuard<'_, VecDeque<T>> {
     chunks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl ResultSender {
+impl<T: OfRound> ResultSender<T> {
     /// Adds a chunk. What is left of another round's result goes: its receiver has been given up for that round.
-    pub(super) fn push(&self, chunk: Chunk) {
+    pub(super) fn push(&self, chunk: T) {
         let mut chunks = locked(&self.chunks);
-        if chunks.back().is_some_and(|last| last.round != chunk.round) {
+        if chunks.back().is_some_and(|last| last.round() != chunk.round()) {
             chunks.clear();
         }
         chunks.push_back(chunk);
@@ -44,14 +68,14 @@ impl ResultSender {
     }
 }
 
-impl ResultReceiver {
+impl<T> ResultReceiver<T> {
     /// The next chunk, if one is there.
-    pub(super) fn try_next(&self) -> Option<Chunk> {
+    pub(super) fn try_next(&self) -> Option<T> {
         locked(&self.chunks).pop_front()
     }
 
     /// The next chunk; `None` once the sender is gone and nothing is left.
-    pub(super) async fn next(&self) -> Option<Chunk> {
+    pub(super) async fn next(&self) -> Option<T> {
         loop {
             if let Some(chunk) = self.try_next() {
                 return Some(chunk);

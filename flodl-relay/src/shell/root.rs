@@ -75,7 +75,7 @@ pub struct RootGone;
 
 enum Command {
     Input(Box<Input>),
-    Attach { session: SessionId, data: Receiver<Data>, results: ResultSender },
+    Attach { session: SessionId, data: Receiver<Data>, results: ResultSender<Data> },
     Consensus(Sender<Option<Consensus>>),
 }
 
@@ -169,7 +169,7 @@ impl RootHandle {
 }
 
 /// Both directions of a relay's data link, until one has ended.
-async fn carry<S>(link: DataLink<S>, to_root: Sender<Data>, results: ResultReceiver) -> SessionEnd
+async fn carry<S>(link: DataLink<S>, to_root: Sender<Data>, results: ResultReceiver<Data>) -> SessionEnd
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -197,7 +197,7 @@ where
 struct RootThread {
     root: Root,
     inbox: Inbox<SessionId, Command, Data>,
-    results: BTreeMap<SessionId, ResultSender>,
+    results: BTreeMap<SessionId, ResultSender<Data>>,
     tell: Sender<Report>,
 }
 
@@ -236,9 +236,11 @@ impl RootThread {
         while let Some(output) = self.root.poll() {
             let report = match output {
                 Output::Result { session, chunk } => {
-                    if let Some(results) = self.results.get(&session) {
-                        results.push(chunk);
-                    }
+                    self.down(session, Data::Consensus(chunk));
+                    continue;
+                }
+                Output::LeftOut { session, data } => {
+                    self.down(session, data);
                     continue;
                 }
                 Output::Folded(folded) => Report::Folded(folded),
@@ -255,6 +257,12 @@ impl RootThread {
             match self.tell.send(report).await {
                 Ok(()) | Err(_) => {}
             }
+        }
+    }
+
+    fn down(&self, session: SessionId, data: Data) {
+        if let Some(results) = self.results.get(&session) {
+            results.push(data);
         }
     }
 

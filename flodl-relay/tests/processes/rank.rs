@@ -2,7 +2,7 @@
 
 use flodl_cpureduce::{Digest, Layout, Mass, contribution_chunk};
 use flodl_wire::frame::{Frame, Stream};
-use flodl_wire::handshake::{Channel, Hello, Role};
+use flodl_wire::handshake::{Capabilities, Channel, Hello, Role};
 use flodl_wire::io::{FrameReader, FrameWriter, connect};
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
@@ -53,7 +53,14 @@ impl Worker {
         let run_id = RunId(u128::from_str_radix(&hex, 16).unwrap().to_be_bytes());
         let host_id = HostId::from_name(&env::var("FLODL_HOST_ID").unwrap()).unwrap();
         let role = Role::Rank { rank, incarnation: life };
-        let mut hello = Hello { role, channel: Channel::Control, session: SessionId(0), run_id, host_id };
+        let mut hello = Hello {
+            role,
+            channel: Channel::Control,
+            session: SessionId(0),
+            run_id,
+            host_id,
+            capabilities: Capabilities::NONE,
+        };
         let dial = DialKeys { gate: keys.gate_key, peer: keys.rank_key.into() };
         let mut links = Vec::new();
         for channel in [Channel::Control, Channel::Data] {

@@ -8,7 +8,7 @@ use flodl_relay::relay::RelayError;
 use flodl_relay::shell::{DataLink, RelayConfig, Report as RootReport, RootHandle, RunError, Upstream};
 use flodl_relay::shell::{local_data_link, run, start_root};
 use flodl_wire::frame::{Frame, Kind, Stream};
-use flodl_wire::handshake::{Accept, Admission, Channel, HandshakeError, Hello, Role};
+use flodl_wire::handshake::{Accept, Admission, Capabilities, Channel, HandshakeError, Hello, Role};
 use flodl_wire::io::{Duplex, FrameReader, FrameWriter, Link, accept, connect, duplex};
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::join::{Admit, LayoutSizes, RunConfig};
@@ -55,6 +55,11 @@ impl Policy {
     pub(crate) fn new() -> Policy {
         Policy(secret().gate_key())
     }
+}
+
+fn hello(role: Role) -> Hello {
+    let (channel, session, capabilities) = (Channel::Control, SessionId(0), Capabilities::NONE);
+    Hello { role, channel, session, run_id: RUN, host_id: host(), capabilities }
 }
 
 impl Admission for Policy {
@@ -305,7 +310,7 @@ impl Local {
         change(&mut config);
         let (near, far) = duplex(1 << 16);
         let role = Role::Relay { rank_count: 3 };
-        let hello = Hello { role, channel: Channel::Control, session: SessionId(0), run_id: RUN, host_id: host() };
+        let hello = hello(role);
         let keys = DialKeys { gate: config.gate_key.clone(), peer: config.host_key.clone().into() };
         let policy = Policy::new();
         let shake = future::zip(connect(near, hello, keys, nonce()), accept(far, &policy, nonce()));
@@ -428,7 +433,7 @@ fn strangers() {
         for (rank, key_of, said) in [(1, 1, "already here"), (9, 9, "does not run under this relay"), (1, 2, "already")]
         {
             let role = Role::Rank { rank: Rank(rank), incarnation: LIFE };
-            let hello = Hello { role, channel: Channel::Control, session: SessionId(0), run_id: RUN, host_id: host() };
+            let hello = hello(role);
             let key = secret().host_key(RUN, host()).rank_key(Rank(key_of), LIFE);
             let keys = DialKeys { gate: secret().gate_key(), peer: key.into() };
             let refused = connect(UnixStream::connect(&path).await.unwrap(), hello, keys, nonce()).await;
@@ -463,7 +468,7 @@ fn crowd() {
 
         let path = sockets(local.directory.path()).remove(0);
         let role = Role::Rank { rank: Rank(0), incarnation: LIFE };
-        let hello = Hello { role, channel: Channel::Control, session: SessionId(0), run_id: RUN, host_id: host() };
+        let hello = hello(role);
         let key = secret().host_key(RUN, host()).rank_key(Rank(0), LIFE);
         let keys = DialKeys { gate: secret().gate_key(), peer: key.into() };
         let mut hello_and_answer = UnixStream::connect(&path).await.unwrap();

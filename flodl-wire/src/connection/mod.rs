@@ -20,7 +20,8 @@ pub(crate) use outbox::Outbox;
 use crate::fields::pour;
 use crate::frame::{Frame, OpenError, SealError, Stream};
 use crate::handshake::{
-    Admission, Challenged, Dialler, Established, Finish, Greeted, HandshakeError, Hello, M1_LEN, M3_LEN, Unheard, greet,
+    Admission, Capabilities, Challenged, Dialler, Established, Finish, Greeted, HandshakeError, Hello, M1_LEN, M3_LEN,
+    Unheard, greet,
 };
 use crate::limits::{FRAME_TIMEOUT, HANDSHAKE_TIMEOUT, HELLO_TIMEOUT, WRITE_BEHIND};
 use crate::message::Data;
@@ -71,6 +72,8 @@ pub struct Terms {
     pub generation: u64,
     /// The membership epoch in force.
     pub membership_epoch: u64,
+    /// What it has chosen of what was offered.
+    pub capabilities: Capabilities,
 }
 
 /// Why a connection is over.

@@ -26,11 +26,15 @@ pub enum Kind {
     Dropped = 18,
     /// [`Data::Consensus`](crate::message::Data::Consensus), down.
     Consensus = 19,
+    /// [`Data::Holds`](crate::message::Data::Holds), up.
+    Holds = 20,
+    /// [`Data::LeftOut`](crate::message::Data::LeftOut), down.
+    LeftOut = 21,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Control,
         Kind::Report,
         Kind::HostReport,
@@ -38,6 +42,8 @@ impl Kind {
         Kind::Absent,
         Kind::Dropped,
         Kind::Consensus,
+        Kind::Holds,
+        Kind::LeftOut,
     ];
 
     pub(super) fn from_number(number: u16) -> Option<Kind> {
@@ -55,6 +61,8 @@ impl Kind {
             Kind::Absent => "absent",
             Kind::Dropped => "dropped",
             Kind::Consensus => "consensus",
+            Kind::Holds => "holds",
+            Kind::LeftOut => "left out",
         }
     }
 
@@ -64,7 +72,7 @@ impl Kind {
         match self {
             Kind::Control | Kind::Report | Kind::HostReport => 1..=CONTROL_MAX,
             Kind::Contribution | Kind::Consensus => CHUNK_HEADER..=CHUNK_HEADER + CHUNK_MAX,
-            Kind::Absent | Kind::Dropped => ABSENCE_LEN..=ABSENCE_LEN,
+            Kind::Absent | Kind::Dropped | Kind::Holds | Kind::LeftOut => ABSENCE_LEN..=ABSENCE_LEN,
         }
     }
 
@@ -73,14 +81,18 @@ impl Kind {
     pub fn channel(self) -> Channel {
         match self {
             Kind::Control | Kind::Report | Kind::HostReport => Channel::Control,
-            Kind::Contribution | Kind::Absent | Kind::Dropped | Kind::Consensus => Channel::Data,
+            Kind::Contribution | Kind::Absent | Kind::Dropped | Kind::Consensus | Kind::Holds | Kind::LeftOut => {
+                Channel::Data
+            }
         }
     }
 
     pub(super) fn direction(self) -> Direction {
         match self {
-            Kind::Control | Kind::Consensus => Direction::Down,
-            Kind::Report | Kind::HostReport | Kind::Contribution | Kind::Absent | Kind::Dropped => Direction::Up,
+            Kind::Control | Kind::Consensus | Kind::LeftOut => Direction::Down,
+            Kind::Report | Kind::HostReport | Kind::Contribution | Kind::Absent | Kind::Dropped | Kind::Holds => {
+                Direction::Up
+            }
         }
     }
 
@@ -88,9 +100,9 @@ impl Kind {
     #[must_use]
     pub fn suits(self, stream: Stream) -> bool {
         match self {
-            Kind::Control | Kind::Consensus => true,
+            Kind::Control | Kind::Consensus | Kind::LeftOut => true,
             Kind::Report => matches!(stream, Stream::Rank(_)),
-            Kind::HostReport | Kind::Dropped => stream == Stream::Host,
+            Kind::HostReport | Kind::Dropped | Kind::Holds => stream == Stream::Host,
             Kind::Contribution | Kind::Absent => stream != Stream::AllRanks,
         }
     }

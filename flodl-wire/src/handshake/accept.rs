@@ -4,7 +4,7 @@ use super::bytes::{
     self, Challenge, M1_LEN, M2_LEN, M2_TAGGED, M3_LEN, M3_MAGIC, M3_TAG, REFUSE_LEN, VERSION_MAX, VERSION_MIN,
 };
 use super::schedule::Schedule;
-use super::{Channel, Established, HandshakeError, Hello, StrangerWhy};
+use super::{Capabilities, Channel, Established, HandshakeError, Hello, StrangerWhy};
 use crate::SessionId;
 use crate::frame::Direction;
 use crate::secret::{GateKey, PeerKey};
@@ -42,6 +42,11 @@ pub trait Admission {
     /// The membership epoch in force.
     fn membership_epoch(&self) -> u64 {
         0
+    }
+
+    /// What it chooses wherever it is offered.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::NONE
     }
 }
 
@@ -128,6 +133,7 @@ impl Greeted {
             membership_epoch: policy.membership_epoch(),
             session: accept.session,
             patience_ms: u32::try_from(policy.patience().as_millis()).unwrap_or(u32::MAX).max(1),
+            capabilities: policy.capabilities().and(self.hello.capabilities),
             nonce,
         };
         let mut m2 = bytes::write_m2(&challenge);

@@ -1,6 +1,6 @@
 //! The handshake's messages byte by byte: `docs/PROTOCOL.md` has the same tables.
 
-use super::{Channel, Hello, Role};
+use super::{Capabilities, Channel, Hello, Role};
 use crate::fields::{Reader, Writer};
 use crate::limits::{CHUNK_MAX, CONTROL_MAX, REFUSAL_TEXT};
 use crate::secret::{GateKey, TAG_LEN};
@@ -59,8 +59,8 @@ pub(super) fn write_m1(hello: &Hello, gate: &GateKey, nonce: &[u8; 32]) -> [u8; 
     let mut m1 = [0; M1_LEN];
     let mut writer = Writer::new(&mut m1);
     writer.put(&M1_MAGIC).put(&VERSION_MIN.to_le_bytes()).put(&VERSION_MAX.to_le_bytes()).put(&[role, channel]);
-    // Stream index, then capabilities: there is one stream of each channel and no optional capability.
-    writer.put(&[0; 2]).put(&[0; 4]);
+    // Stream index, then capabilities: there is one stream of each channel.
+    writer.put(&[0; 2]).put(&hello.capabilities.bits().to_le_bytes());
     writer.put(&first.to_le_bytes()).put(&second.to_le_bytes()).put(&[0; 4]);
     writer.put(&hello.session.0.to_le_bytes()).put(&hello.run_id.0).put(&hello.host_id.0).put(nonce);
     let tag = gate.key().tag(&[&m1[..M1_TAGGED]]);
@@ -88,7 +88,8 @@ pub(super) fn offered_versions(m1: &[u8; M1_LEN]) -> (u16, u16) {
 pub(super) fn read_m1(m1: &[u8; M1_LEN]) -> Result<Hello, &'static str> {
     let mut reader = Reader::new(&m1[M1_ROLE..M1_TAGGED]);
     let [role, channel] = reader.take();
-    let (stream_index, _capabilities) = (reader.u16(), reader.u32());
+    // Others may know capabilities that are not known here.
+    let (stream_index, capabilities) = (reader.u16(), Capabilities::known(reader.u32()));
     let (first, second, reserved) = (reader.u32(), reader.u32(), reader.u32());
     let session = SessionId(reader.u64());
     let (run_id, host_id) = (RunId(reader.take()), HostId(reader.take()));
@@ -111,7 +112,7 @@ pub(super) fn read_m1(m1: &[u8; M1_LEN]) -> Result<Hello, &'static str> {
     if stream_index != 0 || reserved != 0 {
         return Err("a field that must be zero is not");
     }
-    Ok(Hello { role, channel, session, run_id, host_id })
+    Ok(Hello { role, channel, session, run_id, host_id, capabilities })
 }
 
 /// What M2 says besides its tag.
@@ -122,6 +123,7 @@ pub(super) struct Challenge {
     pub(super) membership_epoch: u64,
     pub(super) session: SessionId,
     pub(super) patience_ms: u32,
+    pub(super) capabilities: Capabilities,
     pub(super) nonce: [u8; 32],
 }
 
@@ -129,7 +131,8 @@ pub(super) struct Challenge {
 pub(super) fn write_m2(challenge: &Challenge) -> [u8; M2_LEN] {
     let mut m2 = [0; M2_LEN];
     let mut writer = Writer::new(&mut m2);
-    writer.put(&M2_MAGIC).put(&challenge.version.to_le_bytes()).put(&SUITE.to_le_bytes()).put(&[0; 4]);
+    writer.put(&M2_MAGIC).put(&challenge.version.to_le_bytes()).put(&SUITE.to_le_bytes());
+    writer.put(&challenge.capabilities.bits().to_le_bytes());
     writer.put(&challenge.generation.to_le_bytes()).put(&challenge.membership_epoch.to_le_bytes());
     writer.put(&challenge.session.0.to_le_bytes()).put(&challenge.patience_ms.to_le_bytes());
     writer.put(&limit(CONTROL_MAX)).put(&limit(CHUNK_MAX)).put(&[0; 4]).put(&challenge.nonce);
@@ -150,13 +153,12 @@ pub(super) fn read_m2(m2: &[u8; M2_LEN]) -> Result<Challenge, &'static str> {
     let (generation, membership_epoch) = (reader.u64(), reader.u64());
     let (session, patience_ms) = (SessionId(reader.u64()), reader.u32());
     let (control_max, chunk_max, reserved) = (reader.take(), reader.take(), reader.u32());
-    if suite != SUITE || capabilities != 0 || reserved != 0 {
-        return Err("it chose a suite or capability that was not offered");
-    }
+    let chosen = Capabilities::chosen(capabilities).filter(|_| suite == SUITE && reserved == 0);
+    let capabilities = chosen.ok_or("it chose a suite or capability that was not offered")?;
     if (control_max, chunk_max) != (limit(CONTROL_MAX), limit(CHUNK_MAX)) {
         return Err("its frame limits are not those of this protocol version");
     }
-    Ok(Challenge { version, generation, membership_epoch, session, patience_ms, nonce: reader.take() })
+    Ok(Challenge { version, generation, membership_epoch, session, patience_ms, capabilities, nonce: reader.take() })
 }
 
 /// The refusal of the hello `m1` with `sentence`, cut to what fits. Tied to that hello, so it cannot be replayed to another.

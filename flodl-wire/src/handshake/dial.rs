@@ -92,6 +92,10 @@ impl Dialler {
         if !(VERSION_MIN..=VERSION_MAX).contains(&challenge.version) {
             return Err(HandshakeError::Version { theirs: challenge.version });
         }
+        if !self.hello.capabilities.has(challenge.capabilities) {
+            let what = "it chose a suite or capability that was not offered";
+            return Err(HandshakeError::Malformed { message: "challenge", what });
+        }
         let schedule = Schedule::new(&self.m1, m2, &self.keys.peer);
         if !schedule.is_accepting_tag(&m2[M2_TAGGED..]) {
             return Err(HandshakeError::WrongKey);

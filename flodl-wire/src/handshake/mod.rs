@@ -65,6 +65,47 @@ impl fmt::Display for Channel {
     }
 }
 
+/// What a connection may do beyond what every one can: offered by the dialling side, chosen of that by the accepting one.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities(u32);
+
+impl Capabilities {
+    /// Nothing.
+    pub const NONE: Capabilities = Capabilities(0);
+    /// Sums and results travel as [`Codec::Bf16`](crate::message::data::Codec::Bf16).
+    pub const BF16: Capabilities = Capabilities(1);
+    /// Sums and results travel as [`Codec::Int8`](crate::message::data::Codec::Int8).
+    pub const INT8: Capabilities = Capabilities(2);
+    /// All that there are.
+    pub const ALL: Capabilities = Capabilities(3);
+
+    /// What both have.
+    #[must_use]
+    pub const fn and(self, other: Capabilities) -> Capabilities {
+        Capabilities(self.0 & other.0)
+    }
+
+    /// Whether it has all of these.
+    #[must_use]
+    pub const fn has(self, these: Capabilities) -> bool {
+        self.0 & these.0 == these.0
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Those of an offer that are known here.
+    pub(crate) const fn known(bits: u32) -> Capabilities {
+        Capabilities(bits & Capabilities::ALL.0)
+    }
+
+    /// A choice, which may hold nothing that is not known here.
+    pub(crate) const fn chosen(bits: u32) -> Option<Capabilities> {
+        if bits & !Capabilities::ALL.0 == 0 { Some(Capabilities(bits)) } else { None }
+    }
+}
+
 /// What the dialling side says about itself.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -79,6 +120,8 @@ pub struct Hello {
     pub run_id: RunId,
     /// The host it is on.
     pub host_id: HostId,
+    /// What it offers.
+    pub capabilities: Capabilities,
 }
 
 impl fmt::Display for Hello {
@@ -112,6 +155,8 @@ pub struct Established {
     pub generation: u64,
     /// The membership epoch in force.
     pub membership_epoch: u64,
+    /// What the accepting side has chosen of what was offered.
+    pub capabilities: Capabilities,
     /// Seals what this side sends.
     pub sealer: Sealer,
     /// Opens what the other side sends.
@@ -122,8 +167,8 @@ impl Established {
     /// What the accepting side has given it.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        let Established { session, patience, generation, membership_epoch, .. } = *self;
-        Terms { session, patience, generation, membership_epoch }
+        let Established { session, patience, generation, membership_epoch, capabilities, .. } = *self;
+        Terms { session, patience, generation, membership_epoch, capabilities }
     }
 }
 

@@ -56,6 +56,7 @@ impl Schedule {
             patience: Duration::from_millis(u64::from(challenge.patience_ms)),
             generation: challenge.generation,
             membership_epoch: challenge.membership_epoch,
+            capabilities: challenge.capabilities,
             sealer: Sealer::new(keys(ours), channel),
             opener: Opener::new(keys(ours.other()), channel),
         }

@@ -15,7 +15,7 @@ pub use shake::{accept, accept_within, connect, connect_within};
 pub use write::{FrameWriter, SendError};
 
 use crate::SessionId;
-use crate::handshake::Established;
+use crate::handshake::{Capabilities, Established};
 use core::fmt;
 use core::time::Duration;
 use futures_lite::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
@@ -30,6 +30,8 @@ pub struct Link<S> {
     pub generation: u64,
     /// The membership epoch in force when the link was made.
     pub membership_epoch: u64,
+    /// What the accepting side has chosen of what was offered.
+    pub capabilities: Capabilities,
     stream: S,
     established: Parts,
 }
@@ -48,8 +50,9 @@ impl<S> fmt::Debug for Link<S> {
 
 impl<S> Link<S> {
     fn new(stream: S, established: Established) -> Link<S> {
-        let Established { session, patience, generation, membership_epoch, sealer, opener } = established;
-        Link { session, patience, generation, membership_epoch, stream, established: Parts { sealer, opener } }
+        let Established { session, patience, generation, membership_epoch, capabilities, sealer, opener } = established;
+        let established = Parts { sealer, opener };
+        Link { session, patience, generation, membership_epoch, capabilities, stream, established }
     }
 
     /// The two directions, for a stream that can be used from two places by itself (`Clone`, or `&S` that reads and writes).

@@ -34,6 +34,25 @@ pub enum Data {
     },
     /// Down: one chunk of the result, divided by its mass.
     Consensus(Chunk),
+    /// Up, before anything else of a round: the sender holds that consensus, and reads results that are differences from
+    /// it. Who does not say so gets results as they are.
+    Holds {
+        /// The round.
+        round: Round,
+        /// Its version.
+        version: Version,
+        /// xxh3 over its chunks in order.
+        digest: u64,
+    },
+    /// Down, to a relay that says what it holds: nothing of its own is in the round from that chunk on.
+    LeftOut {
+        /// The round.
+        round: Round,
+        /// The first chunk without it.
+        from_chunk: u32,
+        /// Why.
+        why: AbsentWhy,
+    },
 }
 
 /// One chunk of tensors, little-endian.
@@ -45,7 +64,8 @@ pub struct Chunk {
     pub version: Version,
     /// Which chunk, from 0.
     pub chunk: u32,
-    /// The mass folded into it: finite, >= 0. A result chunk of mass 0 is the previous consensus.
+    /// The mass folded into it: finite, >= 0. A result chunk of mass 0 is the previous consensus; where its codec names
+    /// that as its base, it has no elements.
     pub mass: f64,
     /// How `bytes` are coded.
     pub codec: Codec,
@@ -58,6 +78,27 @@ pub struct Chunk {
 pub enum Codec {
     /// As they are: f32, or i64 in the integer section.
     Exact,
+    /// Differences from a consensus, two bytes each: the upper half of an f32.
+    Bf16 {
+        /// The version of that consensus, at most the chunk's own.
+        base: Version,
+    },
+    /// Differences from a consensus, one byte each, with an f32 scale before each 256 of them.
+    Int8 {
+        /// The version of that consensus, at most the chunk's own.
+        base: Version,
+    },
+}
+
+impl Codec {
+    /// The version of the consensus that differences are from; `None` for elements as they are.
+    #[must_use]
+    pub const fn base(self) -> Option<Version> {
+        match self {
+            Codec::Exact => None,
+            Codec::Bf16 { base } | Codec::Int8 { base } => Some(base),
+        }
+    }
 }
 
 /// Why a contribution is missing.

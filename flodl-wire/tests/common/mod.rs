@@ -8,7 +8,7 @@ use core::time::Duration;
 use flodl_wire::connection::{Connection, Event};
 use flodl_wire::handshake::{Accept, Admission, Dialler, Established, greet};
 use flodl_wire::secret::{DialKeys, GateKey, PeerKey, RankKeys};
-use flodl_wire::{Channel, Hello, HostId, Incarnation, Rank, Role, RunId, Secret, SessionId, Time};
+use flodl_wire::{Capabilities, Channel, Hello, HostId, Incarnation, Rank, Role, RunId, Secret, SessionId, Time};
 
 pub mod samples;
 
@@ -80,6 +80,7 @@ pub fn relay_hello() -> Hello {
         session: SessionId(0),
         run_id: RUN,
         host_id: host(),
+        capabilities: Capabilities::NONE,
     }
 }
 

@@ -34,7 +34,7 @@ variants!(report_name, REPORT_NAMES, Report: Ready Manifest WindowReport Progres
     Finished Failed Intent CheckpointResult);
 variants!(host_report_name, HOST_REPORT_NAMES, HostReport: RankUp RankExited RankNotStarted RankLost Waiting Heartbeat
     WillRestart Leaving RankState CommitPart Back);
-variants!(data_name, DATA_NAMES, Data: Contribution Absent Dropped Consensus);
+variants!(data_name, DATA_NAMES, Data: Contribution Absent Dropped Consensus Holds LeftOut);
 variants!(why_name, WHY_NAMES, AbsentWhy: Joining NothingTrained NonFinite Dead LinkLost Stale Empty);
 
 pub const WHYS: [AbsentWhy; 7] = [
@@ -333,6 +333,11 @@ pub fn datas() -> Vec<Data> {
     }
     let (rank, incarnation) = (Rank(300), Incarnation(2));
     datas.push(Data::Dropped { round: Round(5), rank, incarnation, from_chunk: 3, why: AbsentWhy::Dead });
+    let (older, old) = (Codec::Bf16 { base: Version(4) }, Codec::Int8 { base: Version(3) });
+    datas.push(Data::Contribution(Chunk { codec: older, ..chunk(vec![0x80, 0x3f, 0, 0]) }));
+    datas.push(Data::Consensus(Chunk { codec: old, ..chunk(vec![0, 0, 0x80, 0x3f, 1, 0xff]) }));
+    datas.push(Data::Holds { round: Round(5), version: Version(4), digest: 0x0123_4567_89ab_cdef });
+    datas.push(Data::LeftOut { round: Round(5), from_chunk: 3, why: AbsentWhy::Stale });
     datas
 }
 

@@ -16,7 +16,7 @@ use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::RunConfig;
 use flodl_wire::message::{Check, Control, Data, HostReport, Report};
 use flodl_wire::secret::{Secret, Ticket};
-use flodl_wire::{Channel, Frame, Hello, HostId, Incarnation, Rank, Role, Round, RunId, SessionId, Stream};
+use flodl_wire::{Channel, Frame, Hello, HostId, Incarnation, Kind, Rank, Role, Round, RunId, SessionId, Stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -71,6 +71,7 @@ pub fn hello(bytes: &[u8]) {
         session: SessionId(u64::from_le_bytes(array(field(10)))),
         run_id: RunId(array(field(18))),
         host_id: HostId(array(field(34))),
+        capabilities: flodl_wire::Capabilities::ALL,
     };
     let m1 = *Dialler::new(asked, keys_for(&asked), NONCE_C).m1();
     if let Ok(greeted) = greet(&gate, &m1) {
@@ -203,10 +204,11 @@ pub fn chunk(bytes: &[u8]) {
     let (_, mut below, mut above) = handshake(Hello { channel: Channel::Data, session: SessionId(7), ..relay_hello() });
     let [kind] = array(bytes);
     let payload = bytes.get(1..).unwrap_or_default();
-    let kinds = [flodl_wire::Kind::Contribution, flodl_wire::Kind::Absent, flodl_wire::Kind::Dropped];
+    let kinds = [Kind::Contribution, Kind::Absent, Kind::Dropped, Kind::Holds];
+    let kind = kinds[usize::from(kind) % kinds.len()];
     let frame = Frame {
-        kind: kinds[usize::from(kind) % kinds.len()],
-        stream: Stream::Rank(Rank(3)),
+        kind,
+        stream: if kind == Kind::Holds { Stream::Host } else { Stream::Rank(Rank(3)) },
         incarnation: Incarnation(2),
         payload: bytes::Bytes::copy_from_slice(payload),
     };

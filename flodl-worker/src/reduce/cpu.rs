@@ -149,7 +149,9 @@ impl CpuReduce {
             return Err(violation("is not the next one"));
         }
         let spec = self.map.layout.chunk(chunk.chunk).ok_or_else(|| violation("is past the model's end"))?;
-        let Codec::Exact = chunk.codec;
+        if chunk.codec != Codec::Exact {
+            return Err(violation("holds differences, which only travel between hosts"));
+        }
         if chunk.bytes.len() as u64 != u64::from(spec.bytes) {
             return Err(violation("has another length than the model's layout says"));
         }

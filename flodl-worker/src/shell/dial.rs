@@ -4,7 +4,7 @@ use super::environment::Environment;
 use async_io::{Async, Timer};
 use core::time::Duration;
 use flodl_wire::SessionId;
-use flodl_wire::handshake::{Channel, HandshakeError, Hello, Role};
+use flodl_wire::handshake::{Capabilities, Channel, HandshakeError, Hello, Role};
 use flodl_wire::io::{Deadlines, Link, connect_within};
 use flodl_wire::limits::{HANDSHAKE_TIMEOUT, HELLO_TIMEOUT};
 use flodl_wire::secret::RankKeys;
@@ -101,7 +101,14 @@ async fn shake(
     (channel, session): (Channel, SessionId),
 ) -> Result<Link<Async<UnixStream>>, DialError> {
     let role = Role::Rank { rank: environment.rank, incarnation: environment.incarnation };
-    let hello = Hello { role, channel, session, run_id: environment.run_id, host_id: environment.host_id };
+    let hello = Hello {
+        role,
+        channel,
+        session,
+        run_id: environment.run_id,
+        host_id: environment.host_id,
+        capabilities: Capabilities::NONE,
+    };
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|error| DialError::Random(error.to_string()))?;
     let total = environment.patience.min(HANDSHAKE_TIMEOUT);
