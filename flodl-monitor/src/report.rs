@@ -23,6 +23,9 @@ impl Display for Summary {
         if let Some(wall) = self.wall_s {
             row(f, "time", &format!("{wall:.2} s from the first window to the end of the last round"))?;
         }
+        if let Some(wire) = self.wire.as_ref().filter(|wire| *wire != "f32") {
+            row(f, "wire", &format!("{wire} differences between hosts"))?;
+        }
         if let Some(short) = self.missing_text() {
             row(f, "start", &short)?;
         }

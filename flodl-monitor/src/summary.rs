@@ -50,6 +50,9 @@ pub struct Summary {
     pub degraded: bool,
     /// The exit status.
     pub exit: Option<i32>,
+    /// As what sums and averages travelled between hosts. The store does not know it: the caller sets it.
+    #[serde(default)]
+    pub wire: Option<String>,
     /// How the run started.
     #[serde(flatten)]
     pub start: Start,
@@ -230,6 +233,7 @@ impl Summary {
             wall_s: wall.map(|wall| wall.as_secs_f64()),
             degraded: missing || !store.deaths().listed.is_empty() || !store.refused().listed.is_empty(),
             exit: outcome.exit,
+            wire: None,
             start,
             files: files(store),
             why: outcome.why.clone(),

@@ -1,7 +1,7 @@
 //! A tiny trainer for the process tests: a linear classifier on points that it makes up, and faults on request.
 //!
 //! ```text
-//! flodl run -n 3 -- trainer [--samples N] [--epochs N] [--batch-size N] [--child]
+//! flodl run -n 3 -- trainer [--samples N] [--epochs N] [--batch-size N] [--features N] [--child]
 //!                           [--fault exit|error|panic|tensors|dataset|eval|eval-exit|save|save-exit
 //!                            [--at-rank RANK] [--after STEPS]]
 //!                           [--ask-eval STEPS] [--ask-checkpoint STEPS] [--save]
@@ -30,6 +30,7 @@ struct Options {
     samples: Option<u64>,
     epochs: Option<u64>,
     batch_size: Option<u32>,
+    features: Option<usize>,
     fault: Option<String>,
     at_rank: Option<u32>,
     after: Option<u64>,
@@ -50,6 +51,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, TrainFault> 
             "--samples" => options.samples = Some(number(&value()?)?),
             "--epochs" => options.epochs = Some(number(&value()?)?),
             "--batch-size" => options.batch_size = Some(number(&value()?)?),
+            "--features" => options.features = Some(number(&value()?)?),
             "--fault" => options.fault = Some(value()?),
             "--at-rank" => options.at_rank = Some(number(&value()?)?),
             "--after" => options.after = Some(number(&value()?)?),
@@ -73,7 +75,7 @@ fn train(options: &Options) -> Result<(), TrainFault> {
     if options.child {
         Command::new("sleep").arg("1000").spawn()?;
     }
-    let (mut features, mut shift) = (points::FEATURES, 0);
+    let (mut features, mut shift) = (options.features.unwrap_or(points::FEATURES), 0);
     let (mut later, mut evaluates) = (None, Evaluates::Well);
     match fault {
         None => {}

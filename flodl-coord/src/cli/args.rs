@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use core::num::{NonZeroU32, NonZeroU64};
 use core::time::Duration;
 use flodl_elche::{GuardKind, Mode};
-use flodl_relay::root::OuterRule;
+use flodl_relay::root::{Codec, OuterRule};
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::{HostId, Rank};
 use std::ffi::OsString;
@@ -220,6 +220,10 @@ pub(crate) struct TrainingArgs {
     /// nesterov:RATE,MOMENTUM, for example nesterov:0.7,0.9 [default: the program's own, else average]
     #[arg(long, value_name = "RULE")]
     pub(crate) outer: Option<OuterRule>,
+    /// How sums and averages travel between hosts: f32 (as they are), bf16 or int8 (differences from the last average, in
+    /// half or a quarter of the bytes; what rounding takes away is added the next time). Inside a host always f32
+    #[arg(long, value_name = "CODEC", default_value_t)]
+    pub(crate) wire: Codec,
     #[command(flatten)]
     pub(crate) duties: DutyArgs,
     /// Folder for what the run leaves: new or empty [default: flodl-run-RUN]
@@ -383,6 +387,7 @@ mod tests {
         assert_eq!(run.training.max_failure, MaxFailure::Percent(25));
         assert_eq!(run.training.leave_grace, Duration::from_secs(5));
         assert_eq!(run.program.program, ["./train", "--lr", "0.1"]);
+        assert_eq!(run.training.wire, Codec::F32);
     }
 
     #[test]
@@ -432,6 +437,7 @@ mod tests {
             ("flodl run -n 2 --guard dog -- ./train", "take none, trend or msf"),
             ("flodl run -n 2 --outer momentum -- ./train", "use average, slow-momentum:RATE,MOMENTUM"),
             ("flodl run -n 2 --outer nesterov:0.7,1.5 -- ./train", "--outer"),
+            ("flodl serve -n 2 --wire int4", "use f32, bf16 or int8"),
             ("flodl run -n 2 --min-anchor -4 -- ./train", "--min-anchor"),
             ("flodl run -n 2 --step-ms -4 -- ./train", "--step-ms"),
             ("flodl run -n -2 -- ./train", "--ranks"),

@@ -19,11 +19,14 @@ use crate::{Config, Coordinator, Deadlines, Duties, Duty, Membership, Scheduling
 use async_channel::bounded;
 use async_io::Async;
 use core::cell::Cell;
+use core::fmt::Display;
 use core::num::NonZeroU32;
+use core::str::FromStr;
 use core::time::Duration;
 use flodl_elche::{AnchorSettings, Guard, GuardKind};
 use flodl_monitor::Store;
-use flodl_relay::root::{Outer, OuterRule};
+use flodl_relay::coding::capabilities;
+use flodl_relay::root::{Codec, Outer, OuterRule};
 use flodl_wire::{Rank, RunId, Secret};
 use smol::future;
 use std::collections::BTreeMap;
@@ -37,6 +40,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The file of a run's folder that names its outer optimizer, where one was asked for.
 const OUTER: &str = "outer";
+
+/// The same of how sums and averages travel between hosts.
+const WIRE: &str = "wire";
 
 /// `flodl run`.
 pub(crate) fn run(args: &RunArgs, extensions: Extensions, console: &Console) -> Result<ExitCode, Failure> {
@@ -81,24 +87,25 @@ fn resume(path: &Path, extensions: Extensions, console: &Console) -> Result<Exit
     let bound = bind(&restored.start.address)?;
     let guard = extensions.guard.is_none().then_some(config.scheduling.guard);
     let keep = restored.start.keep_checkpoints;
-    let outer = extensions.outer.is_none().then(|| outer_of(&dir)).transpose()?.flatten();
+    let outer = extensions.outer.is_none().then(|| asked(&dir, OUTER)).transpose()?.flatten();
+    let wire = asked(&dir, WIRE)?.unwrap_or_default();
     if let Some(rule) = outer.filter(|rule| *rule != OuterRule::Average) {
         console.say(&format!("outer optimizer {rule}: its momentum died with the controller before, and begins anew"));
     }
-    let setup = Setup { config, secret, summary: None, guard, outer, keep, console: console.clone(), dir };
+    let setup = Setup { config, secret, summary: None, guard, outer, wire, keep, console: console.clone(), dir };
     let journal = Journal::new(FileStore::new(&setup.dir), image);
     let past = Past { journal, lock, generation, restored: Some(Box::new(restored)) };
     Controller::open(setup, bound, Some(past), extensions)?.run(None)
 }
 
-/// The outer optimizer that the run in a folder was asked to have.
-fn outer_of(dir: &RunDir) -> Result<Option<OuterRule>, Failure> {
-    let file = dir.file(OUTER);
+/// What the run in a folder was asked to have, in that file of it.
+fn asked<T: FromStr<Err: Display>>(dir: &RunDir, name: &str) -> Result<Option<T>, Failure> {
+    let file = dir.file(name);
     if !file.exists() {
         return Ok(None);
     }
-    let text = String::from_utf8_lossy(&dir.read(OUTER).map_err(Failure::failed)?).into_owned();
-    let damaged = |error| Failure::failed(format!("{}: {error}", file.display()));
+    let text = String::from_utf8_lossy(&dir.read(name).map_err(Failure::failed)?).into_owned();
+    let damaged = |error: T::Err| Failure::failed(format!("{}: {error}", file.display()));
     text.trim().parse().map(Some).map_err(damaged)
 }
 
@@ -121,6 +128,8 @@ pub(crate) struct Setup {
     pub(crate) guard: Option<GuardKind>,
     /// The outer optimizer asked for.
     pub(crate) outer: Option<OuterRule>,
+    /// How sums and averages travel between hosts.
+    pub(crate) wire: Codec,
     /// Checkpoint sets that are kept.
     pub(crate) keep: NonZeroU32,
     pub(crate) console: Console,
@@ -137,11 +146,15 @@ impl Setup {
         emulations(&config.slow).for_each(|text| console.say(&text));
         let secret = Secret::from_bytes(random()?);
         let (summary, guard) = (args.summary.clone(), args.scheduling.guard);
-        let keep = args.duties.keep_checkpoints;
+        let (keep, wire) = (args.duties.keep_checkpoints, args.wire);
+        if wire != Codec::F32 {
+            console.say(&format!("between hosts sums and averages travel as {wire} differences"));
+            dir.write(WIRE, format!("{wire}\n").as_bytes()).map_err(Failure::failed)?;
+        }
         if let Some(rule) = args.outer {
             dir.write(OUTER, format!("{rule}\n").as_bytes()).map_err(Failure::failed)?;
         }
-        Ok(Setup { config, secret, dir, summary, guard, outer: args.outer, keep, console: console.clone() })
+        Ok(Setup { config, secret, dir, summary, guard, outer: args.outer, wire, keep, console: console.clone() })
     }
 }
 
@@ -280,7 +293,7 @@ impl Controller {
         let (guard, outer) = (guard(own, setup.guard)?, self::outer(outer, setup.outer)?);
         let generation = past.as_ref().map_or(0, |past| past.generation);
         let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, past.is_some());
-        let gate = Arc::new(gate.of_generation(generation));
+        let gate = Arc::new(gate.of_generation(generation).choosing(capabilities(setup.wire)));
         let (core, journal) = match past {
             None => (Coordinator::with_guard(setup.config.clone(), guard, clock.now()), None),
             Some(Past { mut journal, lock, restored, .. }) => {
@@ -313,7 +326,7 @@ impl Controller {
         let (link, links) = bounded(1);
         let (busy, idle) = bounded(1);
         let acceptor = Acceptor::new(gate, clock, event.clone(), link, &busy);
-        let root = Root::start(patience, own.outer, event.clone())?;
+        let root = Root::start(patience, (own.outer, setup.wire), event.clone())?;
         let (saver, desk) = Saver::new(setup.config.run_id, &setup.dir, setup.keep, root.clone());
         let (journal, lock) = journal.unzip();
         let recorder = journal.map(|journal| Recorder::start(journal, event.clone())).transpose()?;

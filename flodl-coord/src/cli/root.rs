@@ -6,7 +6,7 @@ use crate::shell::limits::PARTING;
 use crate::shell::{DataLink, Event, Reducer, ToRoot};
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
-use flodl_relay::root::{Outer, Root as Reduce};
+use flodl_relay::root::{Codec, Outer, Root as Reduce};
 use flodl_relay::shell::{DataLink as RelayLink, Report, RootHandle, start_root_as};
 use flodl_wire::SessionId;
 use flodl_wire::message::record::Reason;
@@ -28,10 +28,10 @@ impl Root {
     /// Starts the root. What it tells goes to `events`.
     pub(crate) fn start(
         patience: Duration,
-        outer: Option<Box<dyn Outer>>,
+        (outer, codec): (Option<Box<dyn Outer>>, Codec),
         events: Sender<Event>,
     ) -> Result<Root, Failure> {
-        let reducer = Reduce::new(patience);
+        let reducer = Reduce::new(patience).with_codec(codec);
         let reducer = match outer {
             Some(outer) => reducer.with_outer(outer),
             None => reducer,

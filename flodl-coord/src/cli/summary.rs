@@ -14,6 +14,7 @@ const NAME: &str = "summary.json";
 pub(crate) fn leave(seen: &Seen, exit: i32, setup: &Setup) {
     let mut summary = Summary::of(&seen.store);
     summary.exit = Some(exit);
+    summary.wire = Some(setup.wire.to_string());
     if seen.store.formed().is_none() {
         return;
     }

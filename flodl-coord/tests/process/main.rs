@@ -17,6 +17,7 @@ mod losses;
 mod model;
 mod proxy;
 mod restarts;
+mod rounding;
 mod runs;
 mod screen;
 mod terminal;
