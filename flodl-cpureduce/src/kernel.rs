@@ -122,6 +122,14 @@ vectorised! {
     #[must_use]
     pub fn all_finite(data: &[u8]) -> bool = element::all_finite;
 
+    /// Whether all values are finite.
+    #[must_use]
+    pub fn all_finite_of(values: &[f32]) -> bool = element::all_finite_of;
+
+    /// Sum of the squares of values.
+    #[must_use]
+    pub fn squared_norm_of(values: &[f32]) -> f64 = measure::squared_norm_of;
+
     /// Sum of the squares of `f32` data.
     #[must_use]
     pub fn squared_norm(data: &[u8]) -> f64 = measure::squared_norm;

@@ -12,6 +12,8 @@ mod layout;
 mod mass;
 mod outer;
 mod round;
+#[cfg(all(feature = "shm", target_os = "linux"))]
+pub mod shm;
 mod source;
 
 pub use apply::{Pull, PullError, apply_result};

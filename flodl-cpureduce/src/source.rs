@@ -80,6 +80,12 @@ impl DivergenceMeter {
         Ok(())
     }
 
+    /// What was added up elsewhere: the squares of the distance and of the average.
+    #[must_use]
+    pub const fn of(squared_distance: f64, squared_norm: f64) -> DivergenceMeter {
+        DivergenceMeter { squared_distance, squared_norm }
+    }
+
     /// `|theta - average| / |average|`; 0 where the norm of the average is at most 1e-10.
     #[must_use]
     pub fn divergence(&self) -> f64 {

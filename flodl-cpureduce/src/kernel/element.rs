@@ -92,6 +92,11 @@ pub(super) fn all_finite(data: &[u8]) -> bool {
 }
 
 #[inline(always)]
+pub(super) fn all_finite_of(values: &[f32]) -> bool {
+    values.iter().fold(0, |bad, &value| bad | is_bad(value)) == 0
+}
+
+#[inline(always)]
 pub(super) fn read_f32(data: &[u8], out: &mut [f32]) {
     let data = words(data);
     assert_eq!(data.len(), out.len(), "{LENGTHS}");

@@ -71,6 +71,21 @@ pub(super) fn squared_norm(data: &[u8]) -> f64 {
 }
 
 #[inline(always)]
+pub(super) fn squared_norm_of(values: &[f32]) -> f64 {
+    let mut lanes = [0.0; LANES];
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    for block in blocks {
+        for (lane, &value) in lanes.iter_mut().zip(block) {
+            *lane += square(value);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane += square(value);
+    }
+    total(&lanes)
+}
+
+#[inline(always)]
 pub(super) fn squared_distance(values: &[f32], data: &[u8]) -> f64 {
     let data = words(data);
     assert_eq!(values.len(), data.len(), "{LENGTHS}");

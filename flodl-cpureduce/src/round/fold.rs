@@ -132,6 +132,7 @@ pub struct Fold {
     /// Events of the chunk that was folded last.
     out: VecDeque<Folded>,
     done: bool,
+    lent: bool,
 }
 
 /// A chunk that was handed out.
@@ -182,9 +183,17 @@ impl Fold {
             .map(|id| Source { id, delivered: 0, queue: VecDeque::new(), missing: None })
             .collect();
         let (given, rooms, out) = (VecDeque::new(), Vec::new(), VecDeque::new());
-        let mut fold = Self { round, layout, sources, next: 0, given, rooms, lacking: 0, out, done: false };
+        let mut fold =
+            Self { round, layout, sources, next: 0, given, rooms, lacking: 0, out, done: false, lent: false };
         fold.lacking = fold.missing().count();
         Ok(fold)
+    }
+
+    /// The same for contributions in memory that is only lent and wanted back: a sum never lies in it, not even where there is
+    /// one contributor.
+    #[must_use]
+    pub fn of_lent(self) -> Self {
+        Self { lent: true, ..self }
     }
 
     /// The round this fold is for.
@@ -410,7 +419,7 @@ impl Fold {
         }
         self.next += 1;
         self.lacking = self.missing().count();
-        Work { round: self.round, spec, parts, room: self.rooms.pop().unwrap_or_default() }
+        Work { round: self.round, spec, parts, room: self.rooms.pop().unwrap_or_default(), lent: self.lent }
     }
 
     /// Queues the events of the oldest chunk whose events are not out.
@@ -452,7 +461,7 @@ impl Fold {
             return summed;
         }
         let parts = summed.parts.into_iter().filter(stays).collect();
-        Work { round, spec, parts, room: summed.room }.run_in_place()
+        Work { round, spec, parts, room: summed.room, lent: self.lent }.run_in_place()
     }
 
     /// Keeps memory for the next sum that is handed out, so that none is taken from the system for it.

@@ -13,6 +13,8 @@ pub struct Work {
     pub(super) parts: Vec<Part>,
     /// Memory for the sum.
     pub(super) room: BytesMut,
+    /// The parts lie in memory that is wanted back.
+    pub(super) lent: bool,
 }
 
 /// What one contributor adds.
@@ -48,9 +50,10 @@ impl Work {
     /// Adds the contributions in their order. The bits are the same on every thread.
     #[must_use]
     pub fn run(self) -> Summed {
-        let Work { round, spec, parts, mut room } = self;
+        let Work { round, spec, parts, mut room, lent } = self;
         let sum = match &parts[..] {
             [] => Some(Bytes::new()),
+            [one] if lent => Some(Bytes::copy_from_slice(&one.data)),
             [one] => Some(one.data.clone()),
             [first, second, rest @ ..] => {
                 room.resize(spec.bytes as usize, 0);
@@ -73,11 +76,11 @@ impl Work {
     /// any more.
     pub(super) fn run_in_place(mut self) -> Summed {
         let mut data = self.parts.iter_mut().map(|part| core::mem::take(&mut part.data));
-        let first = data.next().unwrap_or_default();
-        let sum = match data.next() {
-            None => Some(first),
-            Some(second) => {
-                let mut sum = writable(first);
+        let sum = match (data.next(), data.next()) {
+            (Some(first), None) if self.lent => Some(writable(first).freeze()),
+            (first, None) => Some(first.unwrap_or_default()),
+            (first, Some(second)) => {
+                let mut sum = writable(first.unwrap_or_default());
                 let finite =
                     core::iter::once(second).chain(data).all(|data| combine(self.spec.section, &mut sum, &data));
                 finite.then(|| sum.freeze())
