@@ -130,6 +130,9 @@ pub enum DataBreach {
     /// Differences that cannot be read.
     #[error(transparent)]
     Code(#[from] DecodeError),
+    /// What no lane of shared memory can hold, as a sentence.
+    #[error("{0}")]
+    Lane(String),
     /// A message that only travels the other way, or only above a relay.
     #[error("a contributor sent {kind}, which it may not: send contributions and absences only")]
     Kind {
@@ -142,6 +145,8 @@ pub enum DataBreach {
 #[derive(Debug)]
 pub struct HostFold {
     patience: Duration,
+    /// Ranks only lend what they send.
+    lent: bool,
     layout: Option<Layout>,
     open: Option<OpenRound>,
     sums: Sums,
@@ -190,7 +195,14 @@ impl HostFold {
     /// A fold that reports a wait every quarter of `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> HostFold {
-        HostFold { patience, layout: None, open: None, sums: Sums::default(), out: VecDeque::new(), strays: 0 }
+        let (layout, open, out) = (None, None, VecDeque::new());
+        HostFold { patience, lent: false, layout, open, sums: Sums::default(), out, strays: 0 }
+    }
+
+    /// The same for ranks whose chunks lie in memory that is only lent and wanted back.
+    #[must_use]
+    pub fn of_lent(self) -> HostFold {
+        HostFold { lent: true, ..self }
     }
 
     /// Takes one input. Afterwards every output is to be taken with [`HostFold::poll`].
@@ -250,7 +262,8 @@ impl HostFold {
         lives.extend(members.iter().map(|member| (member.rank, (member.incarnation, false))));
         // The map's keys are strictly ascending, which is all that a fold asks for.
         let fold = Fold::new(round.0, layout, lives.keys().copied().map(contributor).collect());
-        let Ok(mut fold) = fold else { return };
+        let Ok(fold) = fold else { return };
+        let mut fold = if self.lent { fold.of_lent() } else { fold };
         if lives.is_empty() {
             return;
         }

@@ -179,6 +179,9 @@ pub(crate) struct ProgramArgs {
     /// logs have all of it either way
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true, default_value_t)]
     pub(crate) rank_output: RankOutput,
+    /// Send chunks between this host's ranks and their relay through sockets, not through shared memory
+    #[arg(long)]
+    pub(crate) no_shm: bool,
     /// The training program and its arguments, after `--`
     #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,

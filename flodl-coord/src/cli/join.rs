@@ -44,6 +44,7 @@ pub(crate) fn join(args: &JoinArgs, console: &Console) -> Result<ExitCode, Failu
         agent,
         restarts: args.restarts,
         leave: Some(leave),
+        shares_memory: !args.program.no_shm,
     };
     let work = async {
         let upstream = dial(&address, &ticket, args.ranks, LOOK_FOR).await.map_err(Failure::failed)?;

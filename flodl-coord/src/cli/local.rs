@@ -62,6 +62,7 @@ impl Host {
                 agent,
                 restarts,
                 leave: None,
+                shares_memory: !program.no_shm,
             },
             ranks,
         })

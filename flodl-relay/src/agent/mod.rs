@@ -30,6 +30,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -83,6 +84,9 @@ pub struct Launch {
     pub env: Vec<(&'static str, OsString)>,
     /// What it reads from `FLODL_KEY_FD`, as [`RankKeys::to_bytes`] writes them.
     pub keys: RankKeys,
+    /// Memory that it shares with its relay: its lane, the bells, the board. Their descriptors are inherited, and their
+    /// numbers in `FLODL_SHM_FDS`.
+    pub shared: Option<[OwnedFd; 3]>,
 }
 
 /// What became of a rank's process.
@@ -163,7 +167,7 @@ impl Agent {
         let (launches, queue) = mpsc::channel::<Launch>();
         let spawner = thread::Builder::new().name("flodl-spawner".to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || queue.into_iter().for_each(|launch| process::launch(&shared, &launch))
+            move || queue.into_iter().for_each(|launch| process::launch(&shared, launch))
         });
         let spawner = spawner.map_err(AgentError::Thread)?;
         Ok(Agent { shared, launches: Some(launches), spawner: Some(spawner) })

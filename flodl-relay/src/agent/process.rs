@@ -10,14 +10,14 @@ use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::set_parent_process_death_signal;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, setsid, waitid};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
 /// Starts a rank and tells what became of it. Runs on the spawner's thread.
-pub(super) fn launch(shared: &Arc<Shared>, launch: &Launch) {
+pub(super) fn launch(shared: &Arc<Shared>, launch: Launch) {
     let (rank, incarnation) = (launch.rank, launch.incarnation);
     if let Err(error) = start(shared, launch) {
         shared.tell(Event::NotStarted { rank, incarnation, error });
@@ -33,7 +33,7 @@ struct Running {
     output: Output,
 }
 
-fn start(shared: &Arc<Shared>, launch: &Launch) -> Result<(), String> {
+fn start(shared: &Arc<Shared>, launch: Launch) -> Result<(), String> {
     let (rank, incarnation) = (launch.rank, launch.incarnation);
     let path = shared.config.run_dir.join(format!("rank{}.log", rank.0));
     let log = Log::open(&path).map_err(|error| format!("cannot write {rank}'s log {}: {error}", path.display()))?;
@@ -42,17 +42,20 @@ fn start(shared: &Arc<Shared>, launch: &Launch) -> Result<(), String> {
     };
     let (reader, writer) = io::pipe().map_err(resources)?;
     let output = Output::follow(rank, reader, log, &shared.config).map_err(resources)?;
-    let keys = key_pipe(launch).map_err(resources)?;
+    let keys = key_pipe(&launch).map_err(resources)?;
     let mut command = Command::new(&shared.config.program.path);
     command.args(&shared.config.program.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
     command.envs(allocator::settings(|name| std::env::var_os(name).is_some()).iter().copied());
     command.env("FLODL_KEY_FD", keys.as_raw_fd().to_string());
+    if let Some(shared) = &launch.shared {
+        command.env("FLODL_SHM_FDS", shared.each_ref().map(|file| file.as_raw_fd().to_string()).join(","));
+    }
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(resources)?).stderr(writer);
     let guard = shared.guard.announcer();
     let guard =
         guard.map_err(|error| format!("cannot start {rank}: {error}, and without it ranks could be orphaned"))?;
     let (announced, announce) = io::pipe().map_err(resources)?;
-    let entrance = Entrance { parent: getpid(), keys, guard, announce };
+    let entrance = Entrance { parent: getpid(), keys, shared: launch.shared, guard, announce };
     // SAFETY: `enter` makes system calls only: it neither allocates nor locks, which is what a forked child may do.
     unsafe { command.pre_exec(move || entrance.enter()) };
 
@@ -97,13 +100,15 @@ fn key_pipe(launch: &Launch) -> io::Result<PipeReader> {
 struct Entrance {
     parent: Pid,
     keys: PipeReader,
+    shared: Option<[OwnedFd; 3]>,
     guard: Announcer,
     /// Tells the parent what the guard was told, in case that the program then does not start.
     announce: PipeWriter,
 }
 
 impl Entrance {
-    /// A session and group of its own, which the guard knows; death with its parent's thread; the key descriptor kept.
+    /// A session and group of its own, which the guard knows; death with its parent's thread; the descriptors kept that are
+    /// meant for it.
     fn enter(&self) -> io::Result<()> {
         let group = setsid()?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -112,6 +117,9 @@ impl Entrance {
             return Err(Errno::SRCH.into());
         }
         fcntl_setfd(self.keys.as_fd(), FdFlags::empty())?;
+        for file in self.shared.iter().flatten() {
+            fcntl_setfd(file, FdFlags::empty())?;
+        }
         rustix::io::write(&self.announce, &group.as_raw_nonzero().get().to_ne_bytes())?;
         self.guard.announce(group)
     }

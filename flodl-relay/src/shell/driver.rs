@@ -3,12 +3,14 @@
 use super::clock::Clock;
 use super::doors::{Arrival, Doors};
 use super::folding::{self, Command};
+use super::shared::HostMemory;
 use super::socket::Socket;
 use super::uplink::{self, Redialled, Uplink};
 use super::wires::Wires;
 use super::{Redial, RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
 use crate::coding::chosen;
+use crate::fold::Order;
 use crate::limits;
 use crate::relay::{Answer, Input, Newest, Output, Place, Relay, RelayError};
 use crate::routes::{Connection, Peer, Routes};
@@ -24,6 +26,7 @@ use futures_lite::io::{AsyncRead, AsyncWrite};
 use smol::Executor;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +46,8 @@ struct Driver<S> {
     uplink: Uplink,
     redial: Option<Redial<S>>,
     newest: Newest,
+    /// What this host's ranks may share with this relay.
+    memory: Option<HostMemory>,
     clock: Clock,
     executor: Arc<Executor<'static>>,
     agent: Agent,
@@ -100,7 +105,9 @@ where
     let (sums_up, sums) = async_channel::bounded(limits::CHUNKS);
     let (fold_says, fold_said) = async_channel::bounded(limits::EVENTS);
     let offered = sums_up.clone();
-    let fold = folding::start(patience, sums_up, fold_says).map_err(RunError::Thread)?;
+    let memory = share(&config);
+    let bell = memory.as_ref().map(HostMemory::bell);
+    let fold = folding::start(patience, sums_up, fold_says, bell).map_err(RunError::Thread)?;
     let (redialled, redials) = async_channel::bounded(1);
     let (session, codec) = (upstream.control.session, chosen(upstream.control.capabilities));
     let uplink = Uplink::start(&executor, upstream, sums.clone());
@@ -123,6 +130,7 @@ where
             .resuming(redial.is_some()),
         uplink,
         redial,
+        memory,
         clock,
         executor,
         agent,
@@ -145,6 +153,16 @@ where
     smol::unblock(move || drop(agent)).await;
     uplink.finish().await;
     end.map_err(RunError::Ended)
+}
+
+/// What ranks and relay share; nothing where that is not wanted, or the system does not give it.
+fn share(config: &RelayConfig) -> Option<HostMemory> {
+    if !config.shares_memory {
+        return None;
+    }
+    let memory = HostMemory::create();
+    let refused = |error| (config.agent.sink)(&format!("relay {}: {error}", config.host.name()));
+    memory.map_err(refused).ok()
 }
 
 fn doors_of(config: &RelayConfig, patience: Duration, generation: u64) -> Doors {
@@ -245,6 +263,7 @@ where
                 return (!self.uplink.send(frame)).then_some(Input::UpstreamLost { why });
             }
             Output::Fold(order) => {
+                self.prepare(&order);
                 let why = "the folding thread does not take its orders".to_owned();
                 let sent = self.pipes.fold.try_send(Command::Order(order));
                 return sent.is_err().then_some(Input::UpstreamLost { why });
@@ -254,12 +273,20 @@ where
                 let why = "it does not take what it is sent".to_owned();
                 return (!wires.send(frame)).then_some(Input::Closed { connection, why });
             }
-            Output::Result { connection, chunk } => self.wires.get(&connection)?.result(chunk),
+            Output::Result { connection, chunk } => {
+                let wires = self.wires.get(&connection)?;
+                let on_board = wires.bell().filter(|_| self.memory.as_mut().is_some_and(|memory| memory.put(&chunk)));
+                match on_board {
+                    Some(bell) => bell.ring(),
+                    None => wires.result(chunk),
+                }
+            }
             Output::Offer(chunks) => {
                 self.executor.spawn(uplink::offer(chunks, self.pipes.offered.clone())).detach();
             }
             Output::Start { rank, incarnation, place } => {
-                self.agent.launch(self.launch_of(rank, incarnation, place));
+                let launch = self.launch_of(rank, incarnation, place);
+                self.agent.launch(launch);
             }
             Output::Kill { rank, incarnation } => self.agent.kill(rank, incarnation),
             Output::Close { connection, .. } => self.close(connection),
@@ -268,6 +295,29 @@ where
             Output::End(end) => self.end = Some(end),
         }
         None
+    }
+
+    /// Results need room before the first round; every order of one is preceded by the layout.
+    fn prepare(&mut self, order: &Order) {
+        if let (Order::Layout(sizes), Some(memory)) = (order, &mut self.memory)
+            && let Err(error) = memory.lay_out(*sizes)
+        {
+            self.say(&error.to_string());
+        }
+    }
+
+    /// A lane for a life that is about to be started, where one can be had; the fold knows of it first.
+    fn lane(&mut self, rank: Rank, incarnation: Incarnation) -> Option<[OwnedFd; 3]> {
+        match self.memory.as_mut()?.lane(rank, incarnation) {
+            Ok((files, lane)) => {
+                let told = self.pipes.fold.try_send(Command::Lane { rank, incarnation, lane });
+                told.is_ok().then_some(files)
+            }
+            Err(error) => {
+                self.say(&error.to_string());
+                None
+            }
+        }
     }
 
     /// A line for people.
@@ -324,7 +374,10 @@ where
     fn connect(&mut self, arrival: Arrival) {
         self.connections += 1;
         let (connection, peer) = (Connection(self.connections), arrival.peer);
+        // A rank says that it uses its lane before it connects.
+        let bell = self.memory.as_ref().and_then(|memory| memory.bell_of(peer.rank, peer.incarnation));
         let (wires, data) = Wires::start(&self.executor, connection, arrival, self.pipes.inputs.clone());
+        let wires = wires.with_bell(bell);
         self.wires.insert(connection, wires);
         self.feed(Input::Connected { connection, peer });
         if let (Some(data), true) = (data, self.relay.routes().owner(connection).is_some()) {
@@ -341,7 +394,8 @@ where
         }
     }
 
-    fn launch_of(&self, rank: Rank, incarnation: Incarnation, place: Place) -> Launch {
+    fn launch_of(&mut self, rank: Rank, incarnation: Incarnation, place: Place) -> Launch {
+        let shared = self.lane(rank, incarnation);
         let RelayConfig { host, run_id, host_key, gate_key, agent, .. } = &self.config;
         let number = |number: u32| OsString::from(number.to_string());
         let env = vec![
@@ -356,7 +410,7 @@ where
             ("FLODL_SOCKET", self.socket_path.clone().into()),
         ];
         let keys = RankKeys { rank_key: host_key.rank_key(rank, incarnation), gate_key: gate_key.clone() };
-        Launch { rank, incarnation, env, keys }
+        Launch { rank, incarnation, env, keys, shared }
     }
 }
 

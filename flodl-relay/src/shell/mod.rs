@@ -10,6 +10,7 @@ mod inbox;
 mod link;
 mod queue;
 mod root;
+mod shared;
 mod socket;
 mod uplink;
 mod wires;
@@ -47,6 +48,8 @@ pub struct RelayConfig {
     pub restarts: u32,
     /// A message on it asks this host to go.
     pub leave: Option<Receiver<()>>,
+    /// Ranks may share memory with this relay, where the system gives it. Else their chunks go through sockets.
+    pub shares_memory: bool,
 }
 
 /// The way up: connected and authenticated.

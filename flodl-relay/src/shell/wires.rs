@@ -7,6 +7,7 @@ use crate::limits;
 use crate::relay::Input;
 use crate::routes::{Connection, Peer, rank_data};
 use async_channel::{Receiver, Sender};
+use flodl_cpureduce::shm::Bell;
 use flodl_wire::frame::{Frame, Stream};
 use flodl_wire::handshake::Channel;
 use flodl_wire::io::{FrameReader, FrameWriter, SendError};
@@ -23,6 +24,8 @@ pub(super) struct Wires {
     writer: Task<Result<(), SendError>>,
     outlet: Outlet,
     stream: UnixStream,
+    /// Rung for each chunk of a result, where the rank reads results on the board.
+    bell: Option<Bell>,
 }
 
 /// Where what is to be sent waits.
@@ -47,16 +50,26 @@ impl Wires {
                 let (outlet, frames) = async_channel::bounded(limits::CONTROL_FRAMES);
                 let reader = executor.spawn(read_control(reader, connection, events));
                 let writer = executor.spawn(write_control(writer, frames));
-                (Wires { reader, writer, outlet: Outlet::Control(outlet), stream }, None)
+                (Wires { reader, writer, outlet: Outlet::Control(outlet), stream, bell: None }, None)
             }
             Channel::Data => {
                 let (outlet, chunks) = result_queue();
                 let (sender, data) = async_channel::bounded(limits::CHUNKS);
                 let reader = executor.spawn(read_data(reader, connection, peer, sender, events));
                 let writer = executor.spawn(write_data(writer, peer, chunks));
-                (Wires { reader, writer, outlet: Outlet::Data(outlet), stream }, Some(data))
+                (Wires { reader, writer, outlet: Outlet::Data(outlet), stream, bell: None }, Some(data))
             }
         }
+    }
+
+    /// The same, of a rank that reads results on the board and is told so with that bell.
+    pub(super) fn with_bell(self, bell: Option<Bell>) -> Wires {
+        Wires { bell, ..self }
+    }
+
+    /// The bell of a rank that reads results on the board.
+    pub(super) fn bell(&self) -> Option<&Bell> {
+        self.bell.as_ref()
     }
 
     /// Queues a control frame; `false`: the rank does not take what it is sent.
@@ -76,7 +89,7 @@ impl Wires {
 
     /// Ends the connection: reads nothing more, writes what is queued if that goes quickly, and shuts the socket down.
     pub(super) fn close(self, executor: &Executor<'static>) {
-        let Wires { reader, writer, outlet, stream } = self;
+        let Wires { reader, writer, outlet, stream, .. } = self;
         drop(reader);
         drop(outlet);
         let closing = async move {

@@ -38,6 +38,7 @@ fn launch(rank: u32) -> Launch {
         incarnation: LIFE,
         env: vec![("FLODL_RANK", rank.to_string().into())],
         keys: rank_keys(),
+        shared: None,
     }
 }
 

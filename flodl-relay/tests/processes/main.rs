@@ -10,8 +10,10 @@
 
 mod agents;
 mod joining;
+mod lanes;
 mod rank;
 mod relays;
+mod shared;
 mod support;
 
 use std::panic;
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> ExitCode {
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
-    let cases: Vec<Case> = [agents::CASES, relays::CASES, joining::CASES].concat();
+    let cases: Vec<Case> = [agents::CASES, relays::CASES, joining::CASES, shared::CASES].concat();
     let (chosen, others): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(|(name, _)| chosen(name));
     if args.iter().any(|arg| arg == "--list") {
         chosen.iter().for_each(|(name, _)| println!("{name}: test"));

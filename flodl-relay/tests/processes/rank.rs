@@ -1,6 +1,7 @@
 //! A rank that speaks the protocol and trains nothing: its replica is its number plus one, everywhere.
 
-use flodl_cpureduce::{Digest, Layout, Mass, contribution_chunk};
+use crate::lanes::Lanes;
+use flodl_cpureduce::{ChunkSpec, Digest, Layout, Mass, contribution_chunk};
 use flodl_wire::frame::{Frame, Stream};
 use flodl_wire::handshake::{Capabilities, Channel, Hello, Role};
 use flodl_wire::io::{FrameReader, FrameWriter, connect};
@@ -19,6 +20,10 @@ use std::time::Duration;
 pub(crate) const PARAMETERS: u64 = 65_536 * 2 + 1;
 
 struct Worker {
+    /// Where it shares memory with its relay.
+    lanes: Option<Lanes>,
+    /// Its replica is of many values, and its mass its number plus one.
+    odd: bool,
     rank: Rank,
     life: Incarnation,
     /// What it does that a good rank does not.
@@ -31,13 +36,27 @@ fn number(name: &str) -> u32 {
     env::var(name).unwrap().parse().unwrap()
 }
 
-/// The rank's whole life. `plan` is `R:die` (rank R kills itself in the middle of round 1), `R:impostor` (it speaks for
-/// another), or empty.
+/// What a rank holds in a chunk.
+pub(crate) fn replica(rank: Rank, spec: &ChunkSpec) -> Vec<f32> {
+    let odd = env::args().any(|arg| arg.contains("odd"));
+    let value = |i: u64| match odd {
+        true => ((i + u64::from(rank.0) * 977) % 1013) as f32 / 7.0 - 50.1,
+        false => rank.0 as f32 + 1.0,
+    };
+    (spec.first_element..).take(spec.elements as usize).map(value).collect()
+}
+
+/// The rank's whole life. `plan` is words with blanks between: `R:die` (rank R kills itself in the middle of round 1),
+/// `R:stall`, `R:scribble` (there it does nothing more, or spoils its lane), `R:impostor` (it speaks for another); `lanes`: all
+/// share memory with their relay; `odd`: their replicas are of many values and their masses unequal.
 pub(crate) fn main(plan: &str) -> ExitCode {
     let rank = Rank(number("FLODL_RANK"));
-    let mine = plan.split_once(':').filter(|(who, _)| *who == rank.0.to_string());
+    let mine = plan.split(' ').filter_map(|word| word.split_once(':')).find(|(who, _)| *who == rank.0.to_string());
+    let lanes = if plan.contains("lanes") { Lanes::take_up() } else { None };
+    let odd = plan.contains("odd");
     smol::block_on(async {
-        let mut worker = Worker::connect(rank, mine.map_or("", |(_, plan)| plan)).await;
+        let worker = Worker::connect(rank, mine.map_or("", |(_, plan)| plan)).await;
+        let mut worker = Worker { lanes, odd, ..worker };
         let [local, here, all] = ["FLODL_LOCAL_RANK", "FLODL_LOCAL_WORLD_SIZE", "FLODL_WORLD_SIZE"].map(number);
         println!("local {local} of {here} here and {all} in all");
         worker.work().await
@@ -73,7 +92,7 @@ impl Worker {
             links.push(link.split_with(|stream| (stream.clone(), stream)));
         }
         let (data, control) = (links.remove(1), links.remove(0));
-        Worker { rank, life, plan: plan.to_owned(), control, data }
+        Worker { lanes: None, odd: false, rank, life, plan: plan.to_owned(), control, data }
     }
 
     async fn work(&mut self) -> ExitCode {
@@ -106,6 +125,12 @@ impl Worker {
     }
 
     async fn contribute(&mut self, round: Round, part: Part) {
+        let mass = if self.odd { Mass::new(f64::from(self.rank.0) + 1.0).unwrap() } else { Mass::ONE };
+        if let Some(lanes) = &mut self.lanes
+            && part != Part::Receive
+        {
+            return lanes.contribute(round, self.rank, (mass, &self.plan));
+        }
         if part == Part::Receive {
             let absent = Data::Absent { round, from_chunk: 0, why: AbsentWhy::Joining };
             self.data.1.send_data(Stream::Rank(self.rank), self.life, &absent).await.unwrap();
@@ -115,10 +140,9 @@ impl Worker {
                     self.data.1.flush().await.unwrap();
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
                 }
-                let replica = vec![self.rank.0 as f32 + 1.0; spec.elements as usize];
-                let (bytes, _) = contribution_chunk(&replica, Mass::ONE);
-                let (version, codec) = (Version(0), Codec::Exact);
-                let chunk = Data::Contribution(Chunk { round, version, chunk: spec.index, mass: 1.0, codec, bytes });
+                let (bytes, _) = contribution_chunk(&replica(self.rank, &spec), mass);
+                let (version, codec, mass) = (Version(0), Codec::Exact, mass.value());
+                let chunk = Data::Contribution(Chunk { round, version, chunk: spec.index, mass, codec, bytes });
                 self.data.1.send_data(Stream::Rank(self.rank), self.life, &chunk).await.unwrap();
             }
         }
@@ -126,6 +150,9 @@ impl Worker {
     }
 
     async fn receive(&mut self, round: Round) -> SyncAck {
+        if let Some(lanes) = &mut self.lanes {
+            return answer(round, lanes.receive(round));
+        }
         let mut digest = Digest::new();
         for index in 0..Layout::new(PARAMETERS, 0, 0).unwrap().chunks() {
             let frame = self.data.0.next().await.unwrap().expect("results come whole");
@@ -135,7 +162,11 @@ impl Worker {
             }
         }
         let received = Received { digest: digest.finish(), divergence: None, pre_norm: 0.0, post_norm: 0.0 };
-        let outcome = SyncOutcome::Whole(received);
-        SyncAck { round, outcome, waited: Duration::ZERO, copied: Duration::ZERO }
+        answer(round, received)
     }
+}
+
+fn answer(round: Round, received: Received) -> SyncAck {
+    let outcome = SyncOutcome::Whole(received);
+    SyncAck { round, outcome, waited: Duration::ZERO, copied: Duration::ZERO }
 }

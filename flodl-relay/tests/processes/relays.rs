@@ -5,7 +5,7 @@ use crate::rank::PARAMETERS;
 use crate::support::{LONG, Lines, config, processes_of, this_program, until};
 use async_io::Timer;
 use flodl_relay::relay::RelayError;
-use flodl_relay::shell::{DataLink, RelayConfig, Report as RootReport, RootHandle, RunError, Upstream};
+use flodl_relay::shell::{Consensus, DataLink, RelayConfig, Report as RootReport, RootHandle, RunError, Upstream};
 use flodl_relay::shell::{local_data_link, run, start_root};
 use flodl_wire::frame::{Frame, Kind, Stream};
 use flodl_wire::handshake::{Accept, Admission, Capabilities, Channel, HandshakeError, Hello, Role};
@@ -36,7 +36,7 @@ pub(crate) const CASES: &[Case] = &[
 
 pub(crate) const RUN: RunId = RunId([0x5a; 16]);
 pub(crate) const SESSION: SessionId = SessionId(77);
-const LIFE: Incarnation = Incarnation(1);
+pub(crate) const LIFE: Incarnation = Incarnation(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 const SIZES: LayoutSizes = LayoutSizes { parameters: PARAMETERS, buffers: 0, integers: 0 };
 
@@ -96,6 +96,7 @@ pub(crate) fn relay_config(plan: &str, directory: &Path, lines: &Lines) -> Relay
         agent: config(this_program(&["as-rank", plan]), directory, lines),
         restarts: 0,
         leave: None,
+        shares_memory: true,
     }
 }
 
@@ -134,13 +135,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
         self.writer.flush().await.unwrap();
     }
 
-    async fn broadcast(&mut self, control: &Control) {
+    pub(crate) async fn broadcast(&mut self, control: &Control) {
         self.root.control(control.clone()).unwrap();
         self.order(Stream::AllRanks, control).await;
     }
 
     /// Reads until somebody says what `wanted` takes.
-    async fn hear<T>(&mut self, what: &str, mut wanted: impl FnMut(&Said) -> Option<T>) -> T {
+    pub(crate) async fn hear<T>(&mut self, what: &str, mut wanted: impl FnMut(&Said) -> Option<T>) -> T {
         let hearing = async {
             loop {
                 let frame = self.reader.next().await.unwrap().expect("the relay stays");
@@ -179,13 +180,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
         }
     }
 
-    async fn open(&mut self, round: u64, parts: &[Part]) {
+    pub(crate) async fn open(&mut self, round: u64, parts: &[Part]) {
         let entry = |(rank, &part)| RosterEntry { rank: Rank(rank), incarnation: LIFE, session: SESSION, part };
         let roster = (0..).zip(parts).map(entry).collect();
         self.broadcast(&Control::RequestParams { round: Round(round), roster }).await;
     }
 
-    async fn folded(&mut self) -> Folded {
+    /// Takes the root's word that it waits too.
+    pub(crate) async fn root_waits(&mut self) {
+        let report = within("the root's report", LONG, self.reports.recv()).await.unwrap();
+        assert!(matches!(report, RootReport::Waiting { .. }), "{report:?}");
+    }
+
+    pub(crate) async fn folded(&mut self) -> Folded {
         let reports = self.reports.clone();
         match within("the root's report", LONG, reports.recv()).await.unwrap() {
             RootReport::Folded(folded) => folded,
@@ -193,8 +200,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
         }
     }
 
+    /// What the root holds.
+    pub(crate) async fn consensus(&self) -> Consensus {
+        self.root.consensus().await.unwrap().unwrap()
+    }
+
     /// Waits for the answers of so many ranks and checks that their results are the root's.
-    async fn acks(&mut self, ranks: usize, digest: u64) {
+    pub(crate) async fn acks(&mut self, ranks: usize, digest: u64) {
         let mut acks = Vec::new();
         self.hear("every rank's answer", |said| {
             if let Said::Rank(_, Report::SyncAck(ack)) = said {
@@ -206,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
         assert_eq!(acks, vec![digest; ranks]);
     }
 
-    async fn commit(&mut self, round: u64, next: Next) {
+    pub(crate) async fn commit(&mut self, round: u64, next: Next) {
         let outcome = RoundOutcome::Committed { version: Version(round) };
         self.broadcast(&Control::RoundDone { round: Round(round), outcome, next }).await;
     }
@@ -232,7 +244,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
         self.shut_down(ranks).await;
     }
 
-    async fn shut_down(&mut self, ranks: u32) {
+    pub(crate) async fn shut_down(&mut self, ranks: u32) {
         self.broadcast(&Control::Shutdown).await;
         let mut ended = 0;
         self.hear("every rank's end", |said| {
@@ -246,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
     }
 
     /// How a rank's process ended, whether or not that was said already.
-    async fn exit_of(&mut self, who: u32) -> ExitStatus {
+    pub(crate) async fn exit_of(&mut self, who: u32) -> ExitStatus {
         let exit = |said: &Said| match said {
             Said::Host(HostReport::RankExited { rank, status, .. }) if rank.0 == who => Some(*status),
             _ => None,
@@ -257,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Controller<S> {
         }
     }
 
-    fn lost(&self) -> Vec<Rank> {
+    pub(crate) fn lost(&self) -> Vec<Rank> {
         let lost = self.log.iter().filter_map(|said| match said {
             Said::Host(HostReport::RankLost { rank, .. }) => Some(*rank),
             _ => None,
@@ -291,19 +303,19 @@ fn run_config(world_size: u32) -> RunConfig {
 }
 
 /// A relay and its controller in this process, as in `flodl run`.
-struct Local {
-    controller: Controller<Duplex>,
+pub(crate) struct Local {
+    pub(crate) controller: Controller<Duplex>,
     relay: Task<Result<(), RunError>>,
     directory: tempfile::TempDir,
     lines: Lines,
 }
 
 impl Local {
-    async fn start(plan: &str) -> Local {
+    pub(crate) async fn start(plan: &str) -> Local {
         Local::start_with(plan, |_| {}).await
     }
 
-    async fn start_with(plan: &str, change: impl FnOnce(&mut RelayConfig)) -> Local {
+    pub(crate) async fn start_with(plan: &str, change: impl FnOnce(&mut RelayConfig)) -> Local {
         let directory = tempfile::tempdir().unwrap();
         let lines = Lines::default();
         let mut config = relay_config(plan, directory.path(), &lines);
@@ -321,7 +333,7 @@ impl Local {
     }
 
     /// The relay's own end, and that nothing is left.
-    async fn end(self) -> Result<(), RunError> {
+    pub(crate) async fn end(self) -> Result<(), RunError> {
         let end = within("the relay's end", LONG, self.relay).await;
         let left = || processes_of(self.directory.path());
         until("no process left", Duration::from_secs(5), || left().is_empty().then_some(()));
@@ -330,7 +342,7 @@ impl Local {
     }
 
     /// Its controller goes, and its ranks with it.
-    async fn loses_its_controller(self) {
+    pub(crate) async fn loses_its_controller(self) {
         let Local { controller, relay, directory, .. } = self;
         drop(controller);
         let end = within("the relay's end", LONG, relay).await;
