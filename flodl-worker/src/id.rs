@@ -1,7 +1,11 @@
-//! The one place where the wire's ranges and the scheduler's spans become each other.
+//! The one place where names on the wire become those of the scheduler and of the averages, and back.
 
+#[cfg(all(feature = "shell", target_os = "linux"))]
+use flodl_cpureduce::Absence;
 use flodl_elche::Span;
 use flodl_wire::Range;
+#[cfg(all(feature = "shell", target_os = "linux"))]
+use flodl_wire::message::data::AbsentWhy;
 
 /// A range of the wire as a span. A hostile range whose end lies before its start becomes an empty span.
 pub(crate) fn span(range: Range) -> Span {
@@ -16,6 +20,20 @@ pub(crate) fn range(span: Span) -> Range {
 /// [`range`] of each.
 pub(crate) fn ranges(spans: &[Span]) -> Vec<Range> {
     spans.iter().copied().map(range).collect()
+}
+
+/// Why nothing is contributed, as the averages say it.
+#[cfg(all(feature = "shell", target_os = "linux"))]
+pub(crate) fn absence(why: AbsentWhy) -> Absence {
+    match why {
+        AbsentWhy::Joining => Absence::Joining,
+        AbsentWhy::NothingTrained => Absence::NothingTrained,
+        AbsentWhy::NonFinite => Absence::NonFinite,
+        AbsentWhy::Dead => Absence::Dead,
+        AbsentWhy::LinkLost => Absence::LinkLost,
+        AbsentWhy::Stale => Absence::Stale,
+        AbsentWhy::Empty => Absence::Empty,
+    }
 }
 
 #[cfg(test)]

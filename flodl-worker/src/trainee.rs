@@ -90,6 +90,13 @@ pub trait Trainee {
     /// Whatever keeps the model from reading its own tensors (a device error).
     fn read_tensors(&self, reader: &mut dyn TensorReader) -> Result<(), Fault>;
 
+    /// Whether [`read_tensors`](Trainee::read_tensors) shows the tensors where they lie, few of them, so that showing them costs
+    /// nothing: averages then read them piece by piece, again and again, and copy nothing. By default not, which is right for
+    /// a model on a device or with tensors in hundreds.
+    fn lends_in_place(&self) -> bool {
+        false
+    }
+
     /// Lets `writer` overwrite every tensor, in manifest order. Optimizer state stays as it is.
     ///
     /// # Errors

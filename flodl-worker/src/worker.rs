@@ -16,12 +16,15 @@ use core::time::Duration;
 use flodl_cpureduce::Pull;
 use flodl_elche::Permutation;
 use flodl_wire::limits::{SCALAR_NAME, SCALARS};
+use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::{Emulation, Ready, RunConfig, ScalarSpec, TensorSpec, TrainerSettings};
 use flodl_wire::message::record::EpochMetrics;
 use flodl_wire::message::report::{Intent, WindowReport};
 use flodl_wire::message::{Control, Data, Report};
 use flodl_wire::{Incarnation, Rank, Round, Time, Version};
 use thiserror::Error;
+
+mod passing;
 
 /// A dataset of whatever kind, as long as it makes the trainee's batches.
 pub type BoxedDataset<'a, T> = Box<dyn Dataset<Batch = <T as Trainee>::Batch> + 'a>;
@@ -123,6 +126,8 @@ struct Sending {
     mass: f64,
     next: u32,
     since: Time,
+    /// Nothing comes, and this says why.
+    absent: Option<AbsentWhy>,
 }
 
 /// Samples of the batch to warm up with, where the trainer leaves the size to the controller.
@@ -328,7 +333,11 @@ impl<'a, T: Trainee> Worker<'a, T> {
 
     /// Does the next piece of work: at most one training step, snapshot, chunk or evaluation.
     pub fn turn(&mut self, clock: &mut dyn Clock) -> Turn {
-        if let Some(data) = self.send(clock) {
+        if self.reduce.shares() {
+            if let Some(turn) = self.go_through_memory(clock) {
+                return turn;
+            }
+        } else if let Some(data) = self.send(clock) {
             return Turn::Data(data);
         }
         if let Some(evaluating) = self.evaluating.take().filter(|_| !self.session.ended()) {
@@ -375,7 +384,11 @@ impl<'a, T: Trainee> Worker<'a, T> {
     fn contribute(&mut self, round: Round, base: Version, what: Contribution, clock: &mut dyn Clock) -> Turn {
         match what {
             Contribution::Chunks { mass } => {
-                self.sending = Some(Sending { round, base, mass, next: 0, since: clock.now() });
+                self.sending = Some(Sending { round, base, mass, next: 0, since: clock.now(), absent: None });
+                Turn::Worked
+            }
+            Contribution::Absent(why) if self.reduce.shares() => {
+                self.sending = Some(Sending { round, base, mass: 0.0, next: 0, since: clock.now(), absent: Some(why) });
                 Turn::Worked
             }
             Contribution::Absent(why) => {
@@ -385,7 +398,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
         }
     }
 
-    /// The next chunk of the contribution on its way, if there is one.
+    /// The next chunk of the contribution on its way through the socket, if there is one.
     fn send(&mut self, clock: &mut dyn Clock) -> Option<Data> {
         let mut sending = self.sending.take()?;
         if self.session.ended() {
@@ -464,7 +477,11 @@ impl<'a, T: Trainee> Worker<'a, T> {
     fn snapshot(&mut self, round: Round, clock: &mut dyn Clock) -> Result<SnapshotTaken, Failure> {
         let started = clock.now();
         let (reduce, trainee) = (&mut self.reduce, &self.job.trainee);
-        let finite = user("reading the model's tensors", || reduce.snapshot(trainee, round).map_err(fault))?;
+        let stays = !self.session.overlaps();
+        let finite = user("reading the model's tensors", || {
+            let opened = if stays { reduce.open(trainee, round) } else { reduce.snapshot(trainee, round) };
+            opened.map_err(fault)
+        })?;
         Ok(SnapshotTaken { round, finite, took: clock.now().since(started) })
     }
 

@@ -59,6 +59,7 @@ fn environment(socket: &Path, secret: &Secret, patience: Duration) -> Environmen
         host_id: host(),
         socket: socket.to_owned(),
         key_fd: file.into_raw_fd(),
+        shm_fds: None,
         patience,
     }
 }
@@ -95,6 +96,10 @@ impl Trainee for Adder {
     fn read_tensors(&self, reader: &mut dyn TensorReader) -> Result<(), Fault> {
         reader.read(TensorRef::F32(&self.theta));
         Ok(())
+    }
+
+    fn lends_in_place(&self) -> bool {
+        true
     }
 
     fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {

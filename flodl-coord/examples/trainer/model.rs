@@ -164,6 +164,10 @@ impl Trainee for Linear {
         Ok(())
     }
 
+    fn lends_in_place(&self) -> bool {
+        true
+    }
+
     fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), TrainFault> {
         writer.write(TensorMut::F32(&mut self.weight));
         writer.write(TensorMut::F32(&mut self.bias));

@@ -119,6 +119,10 @@ impl<T: Trainee> Trainee for Faulty<T> {
         self.inner.read_tensors(reader)
     }
 
+    fn lends_in_place(&self) -> bool {
+        self.inner.lends_in_place()
+    }
+
     fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {
         self.inner.write_tensors(writer)
     }

@@ -105,6 +105,10 @@ impl Trainee for Softmax {
         Ok(())
     }
 
+    fn lends_in_place(&self) -> bool {
+        true
+    }
+
     fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {
         let (weight, bias) = self.theta.split_at_mut(self.inputs * CLASSES);
         writer.write(TensorMut::F32(weight));

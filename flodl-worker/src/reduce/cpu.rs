@@ -1,6 +1,7 @@
 //! The CPU back end of a rank: one snapshot, one result.
 
-use super::flat::{Flat, Gather, LayoutMismatch, ManifestError, Map, Scatter, Spread};
+use super::flat::{Flat, Gather, Inspect, LayoutMismatch, ManifestError, Map, Piece, Scatter, Spread};
+use super::passage::Passage;
 use crate::session::Violation;
 use crate::trainee::{Fault, Trainee};
 use bytes::Bytes;
@@ -24,6 +25,24 @@ pub enum ReduceError {
     /// What it lends is not what its manifest says.
     #[error(transparent)]
     Mismatch(#[from] LayoutMismatch),
+    /// The relay puts results where this rank cannot read them.
+    #[error("results in shared memory cannot be read: {0}")]
+    Board(String),
+    /// A result in shared memory was written over before this rank had taken it.
+    #[error("the result of {round} was gone before it was taken: this rank is two rounds behind the others")]
+    Overtaken {
+        /// The round.
+        round: Round,
+    },
+}
+
+/// Where the last whole result is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum WholeAt {
+    /// In memory of this rank alone.
+    Own,
+    /// In memory that it shares with its relay, until two rounds later.
+    Shared(Round),
 }
 
 /// What a whole result was found to be as it passed. Norms are over the parameters.
@@ -41,22 +60,31 @@ pub struct Measured {
 
 /// A round's result as far as it has come.
 #[derive(Debug)]
-struct Incoming {
-    round: Round,
-    next: u32,
+pub(super) struct Incoming {
+    pub(super) round: Round,
+    pub(super) next: u32,
     digest: Digest,
     meter: DivergenceMeter,
+    /// Of what has come through shared memory.
+    pub(super) squared_distance: f64,
+    /// Of the replica's parameters, as far as they were measured.
+    pub(super) squared_theta: f64,
 }
 
 /// Sends and receives the model in the chunks of a round.
 #[derive(Debug)]
 pub struct CpuReduce {
-    map: Map,
-    snapshot: Flat,
-    result: Vec<u8>,
+    pub(super) map: Map,
+    pub(super) snapshot: Flat,
+    pub(super) result: Vec<u8>,
+    /// Memory that is shared with the relay.
+    pub(super) passage: Option<Box<dyn Passage>>,
+    /// The open round goes by the tensors themselves and not by a snapshot.
+    pub(super) direct: bool,
+    pub(super) whole: WholeAt,
     /// The replica as it is, where it is not the snapshot: empty until it is needed.
     live: Flat,
-    incoming: Option<Incoming>,
+    pub(super) incoming: Option<Incoming>,
     /// The newest round that was opened.
     newest: Option<Round>,
     /// Chunks of one round that is not open yet.
@@ -73,8 +101,19 @@ impl CpuReduce {
     pub fn new(manifest: &[TensorSpec]) -> Result<CpuReduce, ManifestError> {
         let map = Map::new(manifest)?;
         let bytes = usize::try_from(map.layout.total_bytes()).unwrap_or(usize::MAX);
-        let (snapshot, result, live) = (Flat::zeros(&map), vec![0; bytes], Flat::default());
-        Ok(CpuReduce { snapshot, result, live, incoming: None, newest: None, early: VecDeque::new(), stray: 0, map })
+        Ok(CpuReduce {
+            snapshot: Flat::zeros(&map),
+            result: vec![0; bytes],
+            passage: None,
+            direct: false,
+            whole: WholeAt::Own,
+            live: Flat::default(),
+            incoming: None,
+            newest: None,
+            early: VecDeque::new(),
+            stray: 0,
+            map,
+        })
     }
 
     /// The model's sizes.
@@ -101,10 +140,37 @@ impl CpuReduce {
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
     pub fn snapshot<T: Trainee + ?Sized>(&mut self, trainee: &T, round: Round) -> Result<bool, ReduceError> {
+        self.direct = false;
+        if let Some(passage) = &mut self.passage {
+            passage.ready(self.map.layout).map_err(ReduceError::Board)?;
+        }
         gather(&self.map, trainee, &mut self.snapshot)?;
+        self.begin(round);
+        Ok(kernel::all_finite_of(&self.snapshot.floats))
+    }
+
+    /// The same where the replica stays what it is until the round has ended: nothing is copied where it goes through shared
+    /// memory from where the tensors are.
+    ///
+    /// # Errors
+    /// As [`snapshot`](CpuReduce::snapshot).
+    pub fn open<T: Trainee + ?Sized>(&mut self, trainee: &T, round: Round) -> Result<bool, ReduceError> {
+        let ready = self.passage.as_mut().map_or(Ok(false), |passage| passage.ready(self.map.layout));
+        if !ready.map_err(ReduceError::Board)? || !trainee.lends_in_place() {
+            return self.snapshot(trainee, round);
+        }
+        let mut inspect = Inspect::new(&self.map);
+        trainee.read_tensors(&mut inspect).map_err(ReduceError::Model)?;
+        let finite = inspect.finish()?;
+        self.direct = true;
+        self.begin(round);
+        Ok(finite)
+    }
+
+    fn begin(&mut self, round: Round) {
         self.newest = Some(round);
-        self.incoming = Some(Incoming { round, next: 0, digest: Digest::new(), meter: DivergenceMeter::default() });
-        Ok(self.snapshot.floats.iter().all(|value| value.is_finite()))
+        let (digest, meter) = (Digest::new(), DivergenceMeter::default());
+        self.incoming = Some(Incoming { round, next: 0, digest, meter, squared_distance: 0.0, squared_theta: 0.0 });
     }
 
     /// Chunk `chunk` of the snapshot's contribution: parameters times `mass`, buffers and integers as they are. `Absent` where
@@ -152,6 +218,9 @@ impl CpuReduce {
         if chunk.codec != Codec::Exact {
             return Err(violation("holds differences, which only travel between hosts"));
         }
+        if self.direct {
+            return Err(violation("came through a socket although results are in shared memory"));
+        }
         if chunk.bytes.len() as u64 != u64::from(spec.bytes) {
             return Err(violation("has another length than the model's layout says"));
         }
@@ -161,10 +230,14 @@ impl CpuReduce {
         if spec.section == Section::Parameters {
             let theta = &self.snapshot.floats[self.map.elements(&spec)];
             incoming.meter.add(theta, &chunk.bytes).map_err(|_| violation("is cut within a number"))?;
+            incoming.squared_theta += kernel::squared_norm_of(theta);
         }
         incoming.next += 1;
         let here = incoming.next;
         let measured = (here == self.map.layout.chunks()).then(|| self.measure());
+        if measured.is_some() {
+            self.whole = WholeAt::Own;
+        }
         Ok(Some((here, measured.flatten())))
     }
 
@@ -207,12 +280,10 @@ impl CpuReduce {
 
     fn measure(&self) -> Option<Measured> {
         let incoming = self.incoming.as_ref()?;
-        let parameters = usize::try_from(self.map.sizes.parameters).unwrap_or(usize::MAX);
-        let squares = self.snapshot.floats[..parameters].iter().map(|&value| f64::from(value) * f64::from(value));
         Some(Measured {
             digest: incoming.digest.finish(),
             divergence: incoming.meter.divergence(),
-            pre_norm: squares.sum::<f64>().sqrt(),
+            pre_norm: incoming.squared_theta.sqrt(),
             post_norm: incoming.meter.average_norm(),
         })
     }
@@ -232,10 +303,20 @@ impl CpuReduce {
         self.replica_digest(trainee)
     }
 
+    /// The last whole result, wherever it is.
+    fn whole_result(&self) -> Result<&[u8], ReduceError> {
+        match (self.whole, &self.passage) {
+            (WholeAt::Shared(round), Some(passage)) => passage.model(round).ok_or(ReduceError::Overtaken { round }),
+            _ => Ok(&self.result),
+        }
+    }
+
     fn write_result<T: Trainee + ?Sized>(&self, trainee: &mut T) -> Result<(), ReduceError> {
-        let mut scatter = Scatter::new(&self.map, &self.result);
+        let mut scatter = Scatter::new(&self.map, self.whole_result()?);
         trainee.write_tensors(&mut scatter).map_err(ReduceError::Model)?;
-        Ok(scatter.finish()?)
+        scatter.finish()?;
+        // What was written over under this is not the consensus, and this replica no replica: the rank ends here.
+        self.still_whole()
     }
 
     /// Moves the replica by `pull` times the difference between the round's whole result and the snapshot: what it was trained
@@ -246,12 +327,18 @@ impl CpuReduce {
     pub fn apply_on_top<T: Trainee + ?Sized>(&mut self, trainee: &mut T, pull: Pull) -> Result<(), ReduceError> {
         self.read_live(trainee)?;
         let floats = 4 * self.map.floats();
-        apply_result(&mut self.live.floats, &self.result[..floats], Some(&self.snapshot.floats), pull);
-        let mut result = vec![0; self.live.integers.len()];
-        kernel::read_i64(&self.result[floats..], &mut result);
-        for ((live, result), snapshot) in self.live.integers.iter_mut().zip(result).zip(&self.snapshot.integers) {
-            *live = live.wrapping_add(result.wrapping_sub(*snapshot));
+        let mut live = core::mem::take(&mut self.live);
+        let whole = self.whole_result()?;
+        // Without a snapshot the replica is what it was at one.
+        apply_result(&mut live.floats, &whole[..floats], (!self.direct).then_some(&self.snapshot.floats[..]), pull);
+        let mut result = vec![0; live.integers.len()];
+        kernel::read_i64(&whole[floats..], &mut result);
+        for (place, (live, result)) in live.integers.iter_mut().zip(result).enumerate() {
+            let snapshot = if self.direct { *live } else { self.snapshot.integers[place] };
+            *live = live.wrapping_add(result.wrapping_sub(snapshot));
         }
+        self.still_whole()?;
+        self.live = live;
         self.incoming = None;
         self.put_back(trainee)
     }
@@ -283,24 +370,27 @@ impl CpuReduce {
     }
 
     /// xxh3 of the live tensors, over the bytes that they would be sent as with mass 1: a replica that holds exactly a
-    /// consensus has the consensus's digest. Overwrites the snapshot.
+    /// consensus has the consensus's digest. May overwrite the snapshot.
     ///
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
     pub fn replica_digest<T: Trainee + ?Sized>(&mut self, trainee: &T) -> Result<u64, ReduceError> {
-        gather(&self.map, trainee, &mut self.snapshot)?;
+        let direct = trainee.lends_in_place();
+        if !direct {
+            gather(&self.map, trainee, &mut self.snapshot)?;
+        }
         let mut digest = Digest::new();
         let mut room = Vec::new();
         for spec in self.map.layout.iter() {
-            let at = self.map.elements(&spec);
-            match spec.section {
-                Section::Integers => digest.update(&integer_chunk(&self.snapshot.integers[at])),
-                Section::Parameters | Section::Buffers => {
-                    room.resize(4 * at.len(), 0);
-                    kernel::scale_copy_check(&self.snapshot.floats[at], 1.0, &mut room);
+            let update = |piece: Piece<'_>| match piece {
+                Piece::Integers(_, values) => digest.update(&integer_chunk(values)),
+                Piece::Floats(_, values) => {
+                    room.resize(4 * values.len(), 0);
+                    kernel::scale_copy_check(values, 1.0, &mut room);
                     digest.update(&room);
                 }
-            }
+            };
+            self.map.pieces(direct, (trainee, &self.snapshot), &spec, update)?;
         }
         Ok(digest.finish())
     }

@@ -231,6 +231,87 @@ impl TensorReader for Gather<'_> {
     }
 }
 
+/// A piece of a chunk: where it begins in it, in elements, and its values.
+pub(super) enum Piece<'a> {
+    Floats(usize, &'a [f32]),
+    Integers(usize, &'a [i64]),
+}
+
+/// Shows what of lent tensors lies in a chunk.
+pub(super) struct Window<'a, 'f> {
+    cursor: Cursor<'a>,
+    integers: bool,
+    at: Range<usize>,
+    show: &'f mut dyn FnMut(Piece<'_>),
+}
+
+impl<'a, 'f> Window<'a, 'f> {
+    pub(super) fn new(map: &'a Map, spec: &ChunkSpec, show: &'f mut dyn FnMut(Piece<'_>)) -> Window<'a, 'f> {
+        let integers = spec.section == flodl_cpureduce::Section::Integers;
+        Window { cursor: Cursor::new(map), integers, at: map.elements(spec), show }
+    }
+
+    pub(super) fn finish(self) -> Result<(), LayoutMismatch> {
+        self.cursor.finish()
+    }
+
+    /// What of the tensor that is lent now lies in the chunk: its place there, and the elements of the tensor.
+    fn overlap(&mut self, integers: bool, len: usize) -> Option<(usize, Range<usize>)> {
+        let place = self.cursor.place(integers, len)?;
+        let common = place.start.max(self.at.start)..place.end.min(self.at.end);
+        let is_in = integers == self.integers && common.start < common.end;
+        is_in.then(|| (common.start - self.at.start, common.start - place.start..common.end - place.start))
+    }
+}
+
+impl TensorReader for Window<'_, '_> {
+    fn read(&mut self, tensor: TensorRef<'_>) {
+        match tensor {
+            TensorRef::F32(values) => {
+                if let Some((at, part)) = self.overlap(false, values.len()) {
+                    (self.show)(Piece::Floats(at, &values[part]));
+                }
+            }
+            TensorRef::I64(values) => {
+                if let Some((at, part)) = self.overlap(true, values.len()) {
+                    (self.show)(Piece::Integers(at, &values[part]));
+                }
+            }
+        }
+    }
+}
+
+/// Whether lent tensors are finite, and those that were named.
+pub(super) struct Inspect<'a> {
+    cursor: Cursor<'a>,
+    finite: bool,
+}
+
+impl<'a> Inspect<'a> {
+    pub(super) fn new(map: &'a Map) -> Inspect<'a> {
+        Inspect { cursor: Cursor::new(map), finite: true }
+    }
+
+    /// Whether all of it is finite.
+    pub(super) fn finish(self) -> Result<bool, LayoutMismatch> {
+        self.cursor.finish().map(|()| self.finite)
+    }
+}
+
+impl TensorReader for Inspect<'_> {
+    fn read(&mut self, tensor: TensorRef<'_>) {
+        match tensor {
+            TensorRef::F32(values) => {
+                let fits = self.cursor.place(false, values.len()).is_some();
+                self.finite &= !fits || kernel::all_finite_of(values);
+            }
+            TensorRef::I64(values) => {
+                self.cursor.place(true, values.len());
+            }
+        }
+    }
+}
+
 /// Copies a [`Flat`] into lent tensors.
 pub(super) struct Spread<'a> {
     cursor: Cursor<'a>,

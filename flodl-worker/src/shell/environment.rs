@@ -60,6 +60,8 @@ pub struct Environment {
     pub socket: PathBuf,
     /// `FLODL_KEY_FD`: the number of the descriptor that the keys are read from.
     pub key_fd: i32,
+    /// `FLODL_SHM_FDS`: the numbers of the descriptors of memory that is shared with the relay.
+    pub shm_fds: Option<[i32; 3]>,
     /// `FLODL_PATIENCE_MS`: how long the relay is tried.
     pub patience: Duration,
 }
@@ -100,9 +102,17 @@ impl Environment {
             })?,
             socket: PathBuf::from(socket),
             key_fd: number("FLODL_KEY_FD", required("FLODL_KEY_FD")?)?,
+            shm_fds: text("FLODL_SHM_FDS").map(descriptors).transpose()?,
             patience,
         })
     }
+}
+
+fn descriptors(value: String) -> Result<[i32; 3], EnvironmentError> {
+    let numbers: Result<Vec<i32>, _> = value.split(',').map(str::parse).collect();
+    let three = numbers.ok().and_then(|numbers| numbers.try_into().ok());
+    let expected = "three numbers between commas";
+    three.ok_or(EnvironmentError::Malformed { name: "FLODL_SHM_FDS", value, expected })
 }
 
 impl fmt::Display for Environment {
@@ -144,6 +154,8 @@ mod tests {
         let found = read(None).unwrap();
         assert_eq!(found.to_string(), "rank 3 of run 000102030405060708090a0b0c0d0eff on host box-2");
         assert_eq!((found.key_fd, found.patience), (5, PATIENCE_DEFAULT));
+        assert_eq!(found.shm_fds, None);
+        assert_eq!(read(Some(("FLODL_SHM_FDS", Some(b"7,8,9")))).unwrap().shm_fds, Some([7, 8, 9]));
         let hurried = read(Some(("FLODL_PATIENCE_MS", Some(b"250")))).unwrap();
         assert_eq!(hurried.patience, Duration::from_millis(250));
     }
@@ -169,6 +181,8 @@ mod tests {
             ("FLODL_INCARNATION", "x"),
             ("FLODL_KEY_FD", "99999999999"),
             ("FLODL_PATIENCE_MS", ""),
+            ("FLODL_SHM_FDS", "7,8"),
+            ("FLODL_SHM_FDS", "7,8,x"),
             ("FLODL_RUN_ID", "0001"),
             ("FLODL_RUN_ID", "000102030405060708090a0b0c0d0e\u{e9}"),
             ("FLODL_RUN_ID", "+00102030405060708090a0b0c0d0eff"),

@@ -56,7 +56,7 @@ pub(super) fn read_keys(fd: i32) -> Result<RankKeys, KeyError> {
 }
 
 /// The descriptor as a file of ours. Those of the standard streams are never taken.
-fn take(fd: i32) -> Result<File, KeyError> {
+pub(super) fn take(fd: i32) -> Result<File, KeyError> {
     if fd <= 2 {
         return Err(KeyError::NotOpen { fd });
     }

@@ -2,7 +2,7 @@
 
 use super::clock::{instant, time_since};
 use super::dial::Links;
-use super::talk::{Shared, Voice, talk};
+use super::talk::{Events, Shared, Voice, talk};
 use crate::session::Lost;
 use crate::user_code::panic_message;
 use crate::worker::Event;
@@ -27,8 +27,39 @@ const REPORTS_MAX: usize = 64;
 /// Chunks that wait for the connection: enough to keep it busy while the next ones are made.
 const CHUNKS_MAX: usize = 8;
 
+/// What wakes the training thread where it shares memory with its relay: both ring it.
+#[cfg(target_os = "linux")]
+pub(super) type Wakeup = flodl_cpureduce::shm::Bell;
+
+/// There is none.
+#[cfg(not(target_os = "linux"))]
+#[derive(Clone)]
+pub(super) enum Wakeup {}
+
+#[cfg(not(target_os = "linux"))]
+impl Wakeup {
+    pub(super) fn ring(&self) {
+        match *self {}
+    }
+
+    fn wait(&self, _: core::time::Duration, _: impl FnMut() -> bool) -> bool {
+        match *self {}
+    }
+}
+
+/// What the training thread goes on with.
+pub(super) enum Next {
+    /// Something has come.
+    Event(Event),
+    /// There is work to do without.
+    Work,
+    /// The deadline has passed.
+    Late,
+}
+
 /// The training thread's end of the connection.
 pub(super) struct IoThread {
+    wakeup: Option<Wakeup>,
     events: Receiver<Event>,
     reports: Sender<Report>,
     data: Sender<Data>,
@@ -46,25 +77,31 @@ impl IoThread {
     ///
     /// # Errors
     /// The system's, where it gives no thread.
-    pub(super) fn start(links: Links, voice: Voice, chunks: usize) -> std::io::Result<IoThread> {
+    pub(super) fn start(
+        links: Links,
+        voice: Voice,
+        chunks: usize,
+        wakeup: Option<Wakeup>,
+    ) -> std::io::Result<IoThread> {
         let (event_in, events) = bounded(EVENTS_MAX.saturating_add(chunks));
         let (reports, report_out) = bounded(REPORTS_MAX);
         let (data, data_out) = bounded(CHUNKS_MAX);
         let (ahead, ahead_out) = bounded(chunks.max(CHUNKS_MAX));
         let (alive, ended) = bounded::<Infallible>(1);
         let shared = Arc::new(Shared::new(time_since(voice.origin)));
-        let theirs = Arc::clone(&shared);
+        let (theirs, sleeper) = (Arc::clone(&shared), wakeup.clone());
         let thread = thread::Builder::new().name("flodl-io".to_owned()).spawn(move || {
-            let conversation = talk(links, voice, &theirs, &event_in, (report_out, [data_out, ahead_out]));
+            let events = Events { to: event_in, sleeper };
+            let conversation = talk(links, voice, &theirs, &events, (report_out, [data_out, ahead_out]));
             let lost = match catch_unwind(AssertUnwindSafe(|| block_on(conversation))) {
                 Ok(lost) => lost,
                 Err(payload) => Some(Lost::IoThread { error: panic_message(&*payload) }),
             };
             // The training thread may have ended already; then nobody wants to know.
-            lost.map(|lost| event_in.send_blocking(Event::Lost(lost)).is_ok());
+            lost.map(|lost| block_on(events.send(Event::Lost(lost))));
             drop(alive);
         })?;
-        Ok(IoThread { events, reports, data, ahead, shared, thread, ended, told: Cell::new(false), voice })
+        Ok(IoThread { wakeup, events, reports, data, ahead, shared, thread, ended, told: Cell::new(false), voice })
     }
 
     /// Closes when the thread is about to end.
@@ -91,13 +128,24 @@ impl IoThread {
         }
     }
 
-    /// The next event, or `None` at `deadline`.
-    pub(super) fn event_before(&self, deadline: Instant) -> Option<Event> {
+    /// The next event, or work that there is without one, or at `deadline` neither.
+    pub(super) fn event_before(&self, deadline: Instant, mut has_work: impl FnMut() -> bool) -> Next {
+        if let Some(wakeup) = &self.wakeup {
+            let limit = deadline.saturating_duration_since(Instant::now());
+            let quiet = || self.events.is_empty() && !self.events.is_closed();
+            let ready = wakeup.wait(limit, || !quiet() || has_work());
+            return match self.try_event() {
+                Some(event) => Next::Event(event),
+                None if ready || Instant::now() < deadline => Next::Work,
+                None => Next::Late,
+            };
+        }
         let event = async { self.events.recv().await.ok().or_else(|| self.silent_end()) };
-        block_on(future::or(event, async {
+        let event = block_on(future::or(event, async {
             Timer::at(deadline).await;
             None
-        }))
+        }));
+        event.map_or(Next::Late, Next::Event)
     }
 
     /// A thread that ends without a last event is an event, once.

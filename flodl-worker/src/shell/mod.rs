@@ -11,18 +11,21 @@ mod environment;
 mod key;
 mod link;
 pub(crate) mod pace;
+#[cfg(target_os = "linux")]
+mod shared;
 mod talk;
 
 pub use dial::DialError;
 pub use environment::{Environment, EnvironmentError, PATIENCE_DEFAULT};
 pub use key::KeyError;
 
+use crate::reduce::Passage;
 use crate::session::{End, Failure};
 use crate::trainee::Trainee;
 use crate::worker::{Clock, Event, Job, JobError, Prepared, Turn, Worker};
 use clock::{RealClock, time_since};
 use flodl_wire::Rank;
-use link::IoThread;
+use link::{IoThread, Next, Wakeup};
 use std::time::Instant;
 use talk::Voice;
 use thiserror::Error;
@@ -65,13 +68,18 @@ pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T,
     // Reading a large dataset's signature may take longer than a relay waits in silence: it comes before anybody waits.
     let mut prepared = Prepared::new(job)?;
     prepared.warm_up()?;
+    let memory = memory(environment);
     let links = async_io::block_on(dial::dial(environment, keys, note))?;
     let (rank, incarnation) = (environment.rank, environment.incarnation);
     let (origin, patience) = (Instant::now(), links.control.patience);
     let mut worker = prepared.begin((rank, incarnation), patience, time_since(origin));
     let chunks = usize::try_from(worker.result_chunks()).unwrap_or(usize::MAX);
     let voice = Voice { rank, incarnation, patience, origin };
-    let io = IoThread::start(links, voice, chunks).map_err(TrainError::Thread)?;
+    let bell = memory.map(|(passage, bell)| {
+        worker.share(passage);
+        bell
+    });
+    let io = IoThread::start(links, voice, chunks, bell).map_err(TrainError::Thread)?;
     let end = work(&mut worker, &io, &mut RealClock::new(origin, io.gone()));
     io.finish();
     match end {
@@ -91,12 +99,15 @@ fn work<T: Trainee>(worker: &mut Worker<'_, T>, io: &IoThread, clock: &mut RealC
             Turn::Worked => None,
             Turn::End(end) => return end,
             Turn::Idle => {
-                let deadline = worker.next_deadline().unwrap_or_default();
-                let event = io.event_before(clock.instant(deadline));
-                if event.is_none() {
-                    take_events(worker, io, clock);
+                let deadline = clock.instant(worker.next_deadline().unwrap_or_default());
+                match io.event_before(deadline, || worker.can_go_on()) {
+                    Next::Event(event) => Some(event),
+                    Next::Work => None,
+                    Next::Late => {
+                        take_events(worker, io, clock);
+                        Some(Event::Tick)
+                    }
                 }
-                Some(event.unwrap_or(Event::Tick))
             }
         };
         if let Some(event) = event {
@@ -104,6 +115,26 @@ fn work<T: Trainee>(worker: &mut Worker<'_, T>, io: &IoThread, clock: &mut RealC
         }
         io.set_steps(worker.steps());
     }
+}
+
+/// Memory that this rank shares with its relay, and what it is woken by there. Without any, chunks go through the socket.
+#[cfg(target_os = "linux")]
+fn memory(environment: &Environment) -> Option<(Box<dyn Passage>, Wakeup)> {
+    match shared::Shared::take_up(environment.shm_fds?) {
+        Ok(shared) => {
+            let bell = shared.bell();
+            Some((Box::new(shared), bell))
+        }
+        Err(error) => {
+            note(format!("{environment}: {error}"));
+            None
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory(_: &Environment) -> Option<(Box<dyn Passage>, Wakeup)> {
+    None
 }
 
 fn take_events<T: Trainee>(worker: &mut Worker<'_, T>, io: &IoThread, clock: &mut RealClock) {

@@ -2,6 +2,7 @@
 
 use super::clock::time_since;
 use super::dial::Links;
+use super::link::Wakeup;
 use crate::session::Lost;
 use crate::worker::Event;
 use async_channel::{Receiver, Sender};
@@ -44,6 +45,23 @@ pub(super) struct Shared {
     steps: AtomicU64,
 }
 
+/// Where events go, and who may sleep where they do not wake it.
+pub(super) struct Events {
+    pub(super) to: Sender<Event>,
+    pub(super) sleeper: Option<Wakeup>,
+}
+
+impl Events {
+    /// False where the training thread has ended.
+    pub(super) async fn send(&self, event: Event) -> bool {
+        let sent = self.to.send(event).await.is_ok();
+        if let Some(sleeper) = &self.sleeper {
+            sleeper.ring();
+        }
+        sent
+    }
+}
+
 impl Shared {
     pub(super) fn new(now: Time) -> Shared {
         Shared { heard: AtomicU64::new(now.0), steps: AtomicU64::new(0) }
@@ -67,7 +85,7 @@ pub(super) async fn talk(
     links: Links,
     voice: Voice,
     shared: &Shared,
-    events: &Sender<Event>,
+    events: &Events,
     (reports, data): (Receiver<Report>, [Receiver<Data>; 2]),
 ) -> Option<Lost> {
     let (control_in, control_out) = links.control.split();
@@ -95,7 +113,7 @@ async fn read(
     mut reader: Reader,
     channel: &'static str,
     (shared, origin): (&Shared, Instant),
-    events: &Sender<Event>,
+    events: &Events,
 ) -> Lost {
     loop {
         let frame = match reader.next().await {
@@ -110,7 +128,7 @@ async fn read(
             Ok(Event::Control(Control::Heartbeat)) => {}
             Ok(event) => {
                 // The training thread has ended: writers say when all is sent.
-                if events.send(event).await.is_err() {
+                if !events.send(event).await {
                     return future::pending().await;
                 }
             }
