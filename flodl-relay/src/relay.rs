@@ -354,6 +354,11 @@ impl Relay {
             | Control::EpochAggregated(_)
             | Control::EvalBroadcast { .. }
             | Control::Fenced { .. } => {}
+            // A round over NCCL is between the coordinator and its ranks.
+            Control::PrepareSync { .. }
+            | Control::RequestNewNcclId { .. }
+            | Control::NewNcclSession(_)
+            | Control::SyncNow { .. } => {}
         }
     }
 

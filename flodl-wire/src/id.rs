@@ -48,6 +48,11 @@ number!(
     Version(u64), "version "
 );
 
+number!(
+    /// A communicator of the run, from 1: each attempt to form one has its own number, and they only grow.
+    NcclSession(u64), "NCCL session "
+);
+
 impl Version {
     /// The version after this one.
     #[must_use]

@@ -42,7 +42,7 @@ pub use codec::manifest_digest;
 pub use connection::{Connection, Event};
 pub use frame::{Frame, Kind, Opener, Sealer, Stream};
 pub use handshake::{Capabilities, Channel, HandshakeError, Hello, Role};
-pub use id::{Epoch, HostId, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
+pub use id::{Epoch, HostId, Incarnation, NcclSession, Range, Rank, Round, RunId, SessionId, Version, WindowId};
 pub use secret::{RankKeys, Secret, Ticket};
 pub use time::Time;
 

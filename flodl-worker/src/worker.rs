@@ -362,6 +362,12 @@ impl<'a, T: Trainee> Worker<'a, T> {
             Output::Apply { how, reset_optimizer, .. } => {
                 self.apply(how, reset_optimizer).map(|digest| Input::Applied { digest })
             }
+            Output::Prepare { .. }
+            | Output::MakeNcclId { .. }
+            | Output::OpenSession(_)
+            | Output::Collective(_)
+            | Output::AbortCollective { .. }
+            | Output::PeerDied { .. } => Err(Failure::NoNccl),
             Output::Evaluate { schedule, aside } => match if aside { self.set_aside() } else { Ok(()) } {
                 Ok(()) => {
                     self.evaluating = Some(Evaluating::begin(schedule, aside));

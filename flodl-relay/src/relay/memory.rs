@@ -47,7 +47,11 @@ impl Memory {
     /// The rank is told this. Whether it may hear it.
     pub(super) fn hears(&mut self, (rank, incarnation): (Rank, Incarnation), control: &Control) -> bool {
         match control {
-            Control::RequestParams { .. } | Control::RoundDone { .. } if !self.attached => return false,
+            Control::RequestParams { .. } | Control::PrepareSync { .. } | Control::RoundDone { .. }
+                if !self.attached =>
+            {
+                return false;
+            }
             Control::ControllerBack => self.attached = true,
             Control::Admitted(_) => self.admitted = true,
             Control::Window(plan) => {
@@ -61,7 +65,7 @@ impl Memory {
                     plan.leases.extend(leases.iter().copied());
                 }
             }
-            Control::RequestParams { round, roster } => {
+            Control::RequestParams { round, roster } | Control::PrepareSync { round, roster } => {
                 self.heard = Some(*round);
                 if roster.iter().any(|entry| (entry.rank, entry.incarnation) == (rank, incarnation)) {
                     self.round = Some(*round);
@@ -98,8 +102,7 @@ impl Memory {
 
     /// Whether it said that it has that round's whole result.
     fn has_result(&self, round: Round) -> bool {
-        let whole =
-            |word: &Report| matches!(word, Report::SyncAck(ack) if ack.round == round && ack.received().is_some());
+        let whole = |word: &Report| word.sync_ack().is_some_and(|ack| ack.round == round && ack.received().is_some());
         self.words.iter().any(whole)
     }
 

@@ -1,8 +1,9 @@
 //! What a message's values must satisfy beyond their types. The codec asks on both sides.
 
 use super::commit::{CommitHead, CommitRecord, LifeRecord};
-use super::control::{RosterEntry, WindowPlan};
+use super::control::WindowPlan;
 use super::join::{Emulation, Ready, RunConfig, ScalarSpec};
+use super::nccl::NewSession;
 use super::record::{EpochMetrics, Reason};
 use super::report::{Evaluation, WindowReport};
 use super::{Control, HostReport, Report};
@@ -53,7 +54,9 @@ impl Check for Control {
             Control::Refused { why } | Control::ShutdownWithSave { why } => why.check(),
             Control::Window(plan) => plan.check(),
             Control::ExtendPartition { leases, .. } => ranges(leases),
-            Control::RequestParams { roster, .. } => in_rank_order(roster),
+            Control::RequestParams { roster, .. } | Control::PrepareSync { roster, .. } => {
+                in_rank_order(roster.iter().map(|entry| entry.rank))
+            }
             Control::DeclareDead { rank: id, why, .. } => rank(*id).and_then(|()| why.check()),
             Control::EpochAggregated(metrics) => metrics.check(),
             Control::EvalBroadcast { rank: id, evaluation, .. } => rank(*id).and_then(|()| evaluation.check()),
@@ -69,16 +72,26 @@ impl Check for Control {
             Control::Restart { rank: id, .. } => rank(*id),
             Control::Commit(record) => record.check(),
             Control::CommitPart { part, parts, record } => commit_part((*part, *parts), record),
-            Control::SendConsensus { .. } | Control::Dismissed => Ok(()),
+            Control::NewNcclSession(new) => new.check(),
+            Control::SendConsensus { .. }
+            | Control::Dismissed
+            | Control::RequestNewNcclId { .. }
+            | Control::SyncNow { .. } => Ok(()),
         }
     }
 }
 
-fn in_rank_order(roster: &[RosterEntry]) -> Result<(), Flaw> {
-    roster.iter().try_for_each(|entry| rank(entry.rank))?;
-    match roster.iter().zip(roster.iter().skip(1)).find(|(entry, next)| entry.rank >= next.rank) {
+fn in_rank_order(ranks: impl Iterator<Item = Rank> + Clone) -> Result<(), Flaw> {
+    ranks.clone().try_for_each(rank)?;
+    match ranks.clone().zip(ranks.skip(1)).find(|(one, next)| one >= next) {
         None => Ok(()),
-        Some((_, next)) => Err(Flaw::RankOrder { rank: next.rank.0 }),
+        Some((_, next)) => Err(Flaw::RankOrder { rank: next.0 }),
+    }
+}
+
+impl Check for NewSession {
+    fn check(&self) -> Result<(), Flaw> {
+        in_rank_order(self.members.iter().map(|(member, _)| *member))
     }
 }
 
@@ -150,7 +163,10 @@ impl Check for Report {
             | Report::Finished { .. }
             | Report::Failed { .. }
             | Report::Intent(_)
-            | Report::CheckpointResult { .. } => Ok(()),
+            | Report::CheckpointResult { .. }
+            | Report::NewNcclIdGenerated { .. }
+            | Report::NcclSession { .. }
+            | Report::NcclAck(_) => Ok(()),
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use super::commit::CommitRecord;
 use super::join::{Admit, RunConfig};
+use super::nccl::NewSession;
 use super::record::{EpochMetrics, Reason};
 use super::report::Evaluation;
-use crate::{Epoch, Incarnation, Range, Rank, Round, SessionId, Version, WindowId};
+use crate::{Epoch, Incarnation, NcclSession, Range, Rank, Round, SessionId, Version, WindowId};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -130,6 +131,33 @@ pub enum Control {
     /// To a relay: nothing more is waited for of its ranks. It need not come back where its link breaks now, and ends once
     /// they have.
     Dismissed,
+    /// To all: the gate fired, and this round is averaged over NCCL. Every rank of the roster copies at its next batch
+    /// boundary what the round will overwrite, sends `SnapshotReady` (`steps` 0 where it will contribute nothing), and waits for
+    /// `SyncNow`. Folds have no part in it.
+    PrepareSync {
+        /// The round.
+        round: Round,
+        /// Everybody taking part, in rank order.
+        roster: Vec<RosterEntry>,
+    },
+    /// To one rank: let the library make an id, and answer with `NewNcclIdGenerated`.
+    RequestNewNcclId {
+        /// The communicator that it is for; echoed in the answer.
+        session: NcclSession,
+    },
+    /// To all: its members abort what they have and form it.
+    NewNcclSession(Box<NewSession>),
+    /// To all, once every snapshot is taken: the members of that communicator issue the round's collectives. Whoever issued
+    /// them before, on another communicator, first puts back what it copied.
+    SyncNow {
+        /// The round.
+        round: Round,
+        /// The communicator, which is ready at every member.
+        session: NcclSession,
+        /// Whose replica (its place among the members) all others take: round 0, and rounds in which nobody has trained. `None`:
+        /// the average by mass.
+        root: Option<u32>,
+    },
 }
 
 /// One rank's part of a window.

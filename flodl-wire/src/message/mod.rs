@@ -1,5 +1,6 @@
 //! Every message, by direction: [`control`] goes down, [`report`] goes up, [`data`] carries tensors both ways, [`join`]
-//! is what both sides say about themselves, [`record`] is what a person may look at.
+//! is what both sides say about themselves, [`nccl`] is what they share of a communicator, [`record`] is what a person may
+//! look at.
 //!
 //! Fields and variants are only ever appended: their order is the wire format.
 
@@ -9,6 +10,7 @@ pub mod control;
 pub mod data;
 mod float;
 pub mod join;
+pub mod nccl;
 pub mod record;
 pub mod report;
 

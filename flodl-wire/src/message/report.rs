@@ -4,7 +4,8 @@ use super::commit::{CommitRecord, Moment};
 use super::control::WindowPlan;
 use super::float;
 use super::join::{Ready, TensorSpec};
-use crate::{Epoch, Incarnation, Range, Rank, Round, Version, WindowId};
+use super::nccl::{NcclAck, NcclId, Standing};
+use crate::{Epoch, Incarnation, NcclSession, Range, Rank, Round, Version, WindowId};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,33 @@ pub enum Report {
         /// Whether it is saved; an error is a sentence.
         outcome: Result<(), String>,
     },
+    /// The answer to `RequestNewNcclId`.
+    NewNcclIdGenerated {
+        /// For which communicator.
+        session: NcclSession,
+        /// The id; an error is a sentence.
+        outcome: Result<NcclId, String>,
+    },
+    /// Where this rank stands with a communicator that it is a member of.
+    NcclSession {
+        /// Which.
+        session: NcclSession,
+        /// Where.
+        standing: Standing,
+    },
+    /// `SyncAck` of a round that was averaged over NCCL.
+    NcclAck(NcclAck),
+}
+
+impl Report {
+    /// The answer to a round, whichever way it was averaged.
+    #[must_use]
+    pub fn sync_ack(&self) -> Option<&SyncAck> {
+        match self {
+            Report::SyncAck(ack) | Report::NcclAck(NcclAck { ack, .. }) => Some(ack),
+            _ => None,
+        }
+    }
 }
 
 /// What a rank's program may ask for.

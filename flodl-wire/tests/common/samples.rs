@@ -1,19 +1,20 @@
 //! One or more messages of every variant, with every nested variant somewhere in them.
 
 use core::time::Duration;
-use flodl_wire::message::commit::{CommitHead, CommitRecord, EpochRecord, LifeRecord, Moment, Standing};
+use flodl_wire::message::commit::{CommitHead, CommitRecord, EpochRecord, LifeRecord, Moment, Standing as Stands};
 use flodl_wire::message::control::{Next, Overlap, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{
     Admit, DatasetInfo, Dtype, Emulation, LayoutSizes, Ready, Reduction, RunConfig, ScalarSpec, Section, TensorSpec,
     TrainerSettings,
 };
+use flodl_wire::message::nccl::{NcclAck, NcclId, NewSession, Standing};
 use flodl_wire::message::record::{Divergence, EpochMetrics, RankEpoch, Reason};
 use flodl_wire::message::report::{
     Evaluation, ExitStatus, Intent, Pace, RankState, Received, SyncAck, SyncOutcome, WindowReport,
 };
 use flodl_wire::message::{Control, Data, HostReport, Report};
-use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
+use flodl_wire::{Epoch, Incarnation, NcclSession, Range, Rank, Round, RunId, SessionId, Version, WindowId};
 
 /// A function that names a value's variant (a variant it does not know does not compile) and the list of all names.
 macro_rules! variants {
@@ -29,9 +30,10 @@ macro_rules! variants {
 
 variants!(control_name, CONTROL_NAMES, Control: Admit Admitted Refused SendManifest Window ExtendPartition RequestParams
     RoundDone DeclareDead ExecuteEval Heartbeat Fenced Shutdown ShutdownWithSave Restart ControllerLost ControllerBack
-    ExecuteCheckpoint EpochAggregated EvalBroadcast Commit CommitPart SendConsensus Dismissed);
+    ExecuteCheckpoint EpochAggregated EvalBroadcast Commit CommitPart SendConsensus Dismissed PrepareSync
+    RequestNewNcclId NewNcclSession SyncNow);
 variants!(report_name, REPORT_NAMES, Report: Ready Manifest WindowReport Progress SnapshotReady SyncAck Heartbeat EvalResult
-    Finished Failed Intent CheckpointResult);
+    Finished Failed Intent CheckpointResult NewNcclIdGenerated NcclSession NcclAck);
 variants!(host_report_name, HOST_REPORT_NAMES, HostReport: RankUp RankExited RankNotStarted RankLost Waiting Heartbeat
     WillRestart Leaving RankState CommitPart Back);
 variants!(data_name, DATA_NAMES, Data: Contribution Absent Dropped Consensus Holds LeftOut);
@@ -64,15 +66,14 @@ fn moment() -> Moment {
 
 pub fn commit(since: Option<Moment>) -> Box<CommitRecord> {
     let range = |start, end| Range { start, end };
-    let standings =
-        [Standing::Coming, Standing::InRun, Standing::Finished, Standing::Left, Standing::Refused, Standing::Lost];
+    let standings = [Stands::Coming, Stands::InRun, Stands::Finished, Stands::Left, Stands::Refused, Stands::Lost];
     let life = |(rank, standing)| LifeRecord {
         rank: Rank(rank),
         incarnation: Incarnation(2),
         host: super::host(),
         standing,
         losses: 1,
-        missing: standing == Standing::Lost,
+        missing: standing == Stands::Lost,
     };
     Box::new(CommitRecord {
         head: CommitHead {
@@ -156,7 +157,21 @@ pub fn controls() -> Vec<Control> {
         Control::CommitPart { part: 1, parts: 3, record: commit(None) },
         Control::SendConsensus { round: Round(8), version: Version(5) },
         Control::Dismissed,
+        Control::PrepareSync { round: Round(5), roster: roster() },
+        Control::RequestNewNcclId { session: NcclSession(3) },
+        Control::NewNcclSession(Box::new(new_session())),
+        Control::SyncNow { round: Round(0), session: NcclSession(3), root: Some(0) },
+        Control::SyncNow { round: Round(5), session: NcclSession(4), root: None },
     ]
+}
+
+fn nccl_id() -> NcclId {
+    NcclId(core::array::from_fn(|at| at as u8))
+}
+
+fn new_session() -> NewSession {
+    let members = vec![(Rank(0), Incarnation(1)), (Rank(300), Incarnation(2))];
+    NewSession { session: NcclSession(3), id: nccl_id(), members }
 }
 
 fn evaluation() -> Evaluation {
@@ -244,13 +259,21 @@ fn ready() -> Ready {
     }
 }
 
-fn sync_ack(outcome: SyncOutcome) -> Report {
+fn ack(outcome: SyncOutcome) -> SyncAck {
     let (waited, copied) = (Duration::from_micros(40), Duration::from_micros(50));
-    Report::SyncAck(SyncAck { round: Round(5), outcome, waited, copied })
+    SyncAck { round: Round(5), outcome, waited, copied }
+}
+
+fn sync_ack(outcome: SyncOutcome) -> Report {
+    Report::SyncAck(ack(outcome))
 }
 
 fn received() -> Received {
     Received { digest: 0x1122_3344_5566_7788, divergence: Some(0.015625), pre_norm: 12.5, post_norm: 12.25 }
+}
+
+fn standing(standing: Standing) -> Report {
+    Report::NcclSession { session: NcclSession(3), standing }
 }
 
 pub fn reports() -> Vec<Report> {
@@ -278,6 +301,13 @@ pub fn reports() -> Vec<Report> {
         Report::Intent(Intent::CheckpointNow),
         Report::CheckpointResult { schedule: 3, outcome: Ok(()) },
         Report::CheckpointResult { schedule: 4, outcome: Err("the disk is full".to_owned()) },
+        Report::NewNcclIdGenerated { session: NcclSession(3), outcome: Ok(nccl_id()) },
+        Report::NewNcclIdGenerated { session: NcclSession(3), outcome: Err("there is no NCCL here".to_owned()) },
+        standing(Standing::Begun),
+        standing(Standing::Ready),
+        standing(Standing::NotFormed { why: "a peer did not come".to_owned() }),
+        standing(Standing::Lost { why: "unhandled system error".to_owned() }),
+        Report::NcclAck(NcclAck { session: NcclSession(3), ack: ack(SyncOutcome::Whole(received())) }),
     ]
 }
 

@@ -1,8 +1,8 @@
-//! The cycle of a round over the CPU: snapshot, contribute, receive, answer, apply.
+//! The cycle of a round: snapshot, contribute, receive, answer, apply. What is different over NCCL is in `nccl`.
 
 use super::error::{Failure, Violation};
-use super::message::{Application, Contribution, Output, ResultWhole, SnapshotTaken};
-use super::round::{Flight, NON_FINITE_ROUNDS_MAX, OpenRound};
+use super::message::{Application, Output, ResultWhole, SnapshotTaken};
+use super::round::{Flight, NON_FINITE_ROUNDS_MAX, OpenRound, Over};
 use super::{Session, State};
 use core::time::Duration;
 use flodl_wire::message::Report;
@@ -10,19 +10,25 @@ use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome};
 use flodl_wire::{Round, Time};
 
 impl Session {
-    pub(super) fn open_round(&mut self, round: Round, roster: &[RosterEntry], now: Time) -> Result<(), Violation> {
+    pub(super) fn open_round(
+        &mut self,
+        (round, over): (Round, Over),
+        roster: &[RosterEntry],
+        now: Time,
+    ) -> Result<(), Violation> {
+        let message = if over == Over::Cpu { "RequestParams" } else { "PrepareSync" };
         let mine = |entry: &&RosterEntry| (entry.rank, entry.incarnation) == (self.me.rank, self.me.incarnation);
         let part = roster.iter().find(mine).map(|entry| entry.part);
         if matches!(self.state, State::Forming) && part.is_none() {
             // A run that has begun goes on while this rank waits to be let in.
             return Ok(());
         }
-        self.admitted_run("RequestParams")?;
+        self.admitted_run(message)?;
         if let Some(last) = self.newest.round.filter(|&last| last >= round) {
             return Err(Violation::RoundOrder { got: round, last });
         }
         if !matches!(self.state, State::Idle) || self.work.flight.is_some() {
-            return Err(self.unexpected("RequestParams"));
+            return Err(self.unexpected(message));
         }
         self.newest.round = Some(round);
         let Some(part) = part else { return Ok(()) };
@@ -34,8 +40,11 @@ impl Session {
             self.drop_windows();
         }
         let waited = if trains { Duration::ZERO } else { now.since(self.marks.window_end) };
-        self.outputs.push_back(Output::Snapshot { round });
-        self.state = State::Snapshotting(OpenRound::new(round, part, waited));
+        self.outputs.push_back(match over {
+            Over::Cpu => Output::Snapshot { round },
+            Over::Nccl { .. } => Output::Prepare { round },
+        });
+        self.state = State::Snapshotting(OpenRound::new((round, over), part, waited));
         Ok(())
     }
 
@@ -45,14 +54,24 @@ impl Session {
         let what = self.ledger.contribution(open.part, taken.finite);
         open.finite = taken.finite;
         open.copied = taken.took;
-        open.contributed = matches!(what, Contribution::Chunks { .. });
+        open.mass = what.mass();
         let (round, base) = (open.round, self.ledger.consensus.unwrap_or_default());
         let (steps, trained) = self.ledger.snapshot();
         let epoch = trained.oldest().unwrap_or(self.newest.epoch);
         let ranges = trained.counted_from(epoch, self.run.as_ref().map_or(0, |run| run.epoch_len));
-        self.report(Report::SnapshotReady { round, steps, ranges, epoch });
-        self.outputs.push_back(Output::Contribute { round, base, what });
-        self.state = State::Contributing(open);
+        match open.over {
+            Over::Cpu => {
+                self.report(Report::SnapshotReady { round, steps, ranges, epoch });
+                self.outputs.push_back(Output::Contribute { round, base, what });
+                self.state = State::Contributing(open);
+            }
+            Over::Nccl { .. } => {
+                // Nobody but the coordinator learns from it who adds to the sum.
+                let steps = open.mass as u64;
+                self.report(Report::SnapshotReady { round, steps, ranges, epoch });
+                self.work.flight = Some(Flight::Prepared(open));
+            }
+        }
         self.pass_snapshot(round, now);
         Ok(())
     }
@@ -136,7 +155,10 @@ impl Session {
         self.newest.last |= next == Next::Final;
         self.asked.clear();
         match self.work.flight.take_if(|flight| flight.round().round == round) {
-            Some(flight) => self.settle(&flight.into_round(), outcome),
+            Some(flight) => {
+                self.abort_collective(&flight);
+                self.settle(&flight.into_round(), outcome);
+            }
             None if self.work.flight.is_none() && self.newest.round.is_none_or(|newest| newest == round) => {
                 // A round without this rank (one that began before it was let in, too): what the replica comes from is the
                 // consensus no more.
@@ -165,8 +187,9 @@ impl Session {
                 self.drop_windows();
                 None
             }
-            // Nothing was folded, so the result is the consensus that was in force: what a broken replica needs.
-            (RoundOutcome::Nothing, Some(held)) if whole && !open.finite => Some(held),
+            // Nothing was folded, so the result is the consensus that was in force: what a broken replica needs. Over NCCL
+            // it is what does not count.
+            (RoundOutcome::Nothing, Some(held)) if whole && !open.finite && open.over == Over::Cpu => Some(held),
             (RoundOutcome::Nothing, _) => {
                 self.ledger.kept();
                 None

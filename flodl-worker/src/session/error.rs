@@ -28,6 +28,9 @@ pub enum Failure {
     /// The coordinator is gone, and it had not said that the run is over.
     #[error("the coordinator is lost: {0}")]
     CoordinatorLost(#[from] Lost),
+    /// The run averages over a back end that this rank does not have.
+    #[error("the run averages over NCCL, which this rank's program was not built for: run it with --mode cpu-cadence")]
+    NoNccl,
     /// The model holds infinite or undefined values at every round.
     #[error("the model was not finite in {rounds} rounds in a row: lower the learning rate or clip gradients")]
     NonFinite {
@@ -190,6 +193,16 @@ pub enum Violation {
         got: Version,
         /// The version held.
         held: Version,
+    },
+    /// The replica of a member that the communicator does not have.
+    #[error("{round} takes the replica at place {root} of a communicator of {size}")]
+    Root {
+        /// The round.
+        round: Round,
+        /// The place.
+        root: u32,
+        /// Number of members.
+        size: usize,
     },
     /// Messages pile up behind one order.
     #[error("{limit} messages came while this rank was busy with one order")]

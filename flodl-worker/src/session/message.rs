@@ -4,10 +4,11 @@ use super::error::{Failure, Lost};
 use crate::trainee::StepOutcome;
 use core::time::Duration;
 use flodl_wire::message::data::AbsentWhy;
+use flodl_wire::message::nccl::{NcclId, Standing};
 use flodl_wire::message::record::EpochMetrics;
 use flodl_wire::message::report::{Evaluation, Intent};
 use flodl_wire::message::{Control, Report};
-use flodl_wire::{Epoch, Range, Rank, Round, Version, WindowId};
+use flodl_wire::{Epoch, Incarnation, NcclSession, Range, Rank, Round, Version, WindowId};
 
 /// What a session is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +24,7 @@ pub enum Input {
     Tick,
     /// [`Output::Train`] is done.
     Trained(Trained),
-    /// [`Output::Snapshot`] is done.
+    /// [`Output::Snapshot`] or [`Output::Prepare`] is done.
     SnapshotTaken(SnapshotTaken),
     /// [`Output::Contribute`] is done: its last message is handed over.
     Contributed {
@@ -67,6 +68,28 @@ pub enum Input {
         /// xxh3 of the live tensors.
         digest: u64,
     },
+    /// [`Output::MakeNcclId`] is done; an error is a sentence.
+    NcclIdMade {
+        /// For which communicator.
+        session: NcclSession,
+        /// What came of it.
+        outcome: Result<NcclId, String>,
+    },
+    /// Where this rank stands with the communicator of the newest [`Output::OpenSession`]. What is said of an older one is
+    /// passed over.
+    NcclStands {
+        /// Which communicator.
+        session: NcclSession,
+        /// Where.
+        standing: Standing,
+    },
+    /// [`Output::Collective`] is done, and so is all that it put on the stream: the replica is the round's result.
+    Collected {
+        /// On which communicator.
+        session: NcclSession,
+        /// The result.
+        result: ResultWhole,
+    },
     /// An order could not be carried out; the rank ends.
     Failed(Failure),
 }
@@ -98,7 +121,7 @@ pub struct SnapshotTaken {
 pub struct ResultWhole {
     /// The round.
     pub round: Round,
-    /// xxh3 over its chunks in order.
+    /// xxh3 over its chunks in order, whichever way it came: one consensus has one digest.
     pub digest: u64,
     /// |theta - average| / |average| over the parameters, theta being the snapshot.
     pub divergence: f64,
@@ -120,7 +143,8 @@ pub struct Found {
 }
 
 /// What a session wants. Orders (those that say what answers them) come one at a time: the next one only after the answer
-/// to the last.
+/// to the last. The exception are those about a communicator, from [`Output::MakeNcclId`] to [`Output::PeerDied`]: they go on
+/// beside everything else, and none of them may hold up the thread that takes them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// Send this on the control connection.
@@ -141,7 +165,41 @@ pub enum Output {
         /// What to send.
         what: Contribution,
     },
-    /// Take the round's result into the replica; answer [`Input::Applied`].
+    /// A round over NCCL begins: say whether the replica is finite, and keep a copy of what the round will overwrite, now or
+    /// at the first [`Output::Collective`]; answer [`Input::SnapshotTaken`]. The copy is kept until [`Output::Apply`] or
+    /// [`Output::Forget`], and no batch is trained until then.
+    Prepare {
+        /// The round.
+        round: Round,
+    },
+    /// Let the library make an id; answer [`Input::NcclIdMade`].
+    MakeNcclId {
+        /// The communicator that it is for.
+        session: NcclSession,
+    },
+    /// Abort what there is of a communicator, within the patience, and form this one, within half of it. Say
+    /// [`Input::NcclStands`] when that has begun (the former one is gone then), and again when it is ready or will not be; from
+    /// then on, say it when it is lost, in a collective or between two. Where an abort does not come back the process
+    /// ends with the status [`STUCK_EXIT`](flodl_wire::message::nccl::STUCK_EXIT).
+    OpenSession(Membership),
+    /// Issue the round's collectives on that communicator; answer [`Input::Collected`], or [`Input::NcclStands`] where it is
+    /// lost on the way. They are ended by force at a ceiling of thirty times the patience or ten times the longest round, as
+    /// lost.
+    Collective(Collective),
+    /// End by force what goes on on that communicator: nobody waits for it. No answer.
+    AbortCollective {
+        /// Which.
+        session: NcclSession,
+    },
+    /// That life is over: a communicator with it in it will come to nothing. Abort it, and say that it is lost.
+    PeerDied {
+        /// Who.
+        rank: Rank,
+        /// Which of its lives.
+        incarnation: Incarnation,
+    },
+    /// Take the round's result into the replica; answer [`Input::Applied`]. After a round over NCCL it is there already: only
+    /// the copy is let go of.
     Apply {
         /// The round.
         round: Round,
@@ -150,7 +208,8 @@ pub enum Output {
         /// The replica was not finite: optimizer state that is not must be reset.
         reset_optimizer: bool,
     },
-    /// The round is over and its result is not wanted.
+    /// The round is over and its result is not wanted. After a round over NCCL the replica gets back what was copied, where
+    /// collectives were issued.
     Forget {
         /// The round.
         round: Round,
@@ -179,6 +238,34 @@ pub enum Output {
     Digest,
     /// This rank's life is over. Nothing comes after it.
     End(End),
+}
+
+/// This rank's part in a communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// The communicator's number.
+    pub session: NcclSession,
+    /// What all members bring.
+    pub id: NcclId,
+    /// This rank's place among the members.
+    pub place: u32,
+    /// All members, by place.
+    pub members: Vec<(Rank, Incarnation)>,
+}
+
+/// One round's collectives.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Collective {
+    /// The round.
+    pub round: Round,
+    /// On which communicator.
+    pub session: NcclSession,
+    /// The place whose replica all others take. `None`: the average, by mass.
+    pub root: Option<u32>,
+    /// This rank's mass; 0 for one that contributes nothing, which sends zeros and not its replica times 0.
+    pub mass: f64,
+    /// The round was issued before, on another communicator: the replica first gets back what was copied.
+    pub again: bool,
 }
 
 /// How a result is taken into the replica.
@@ -232,6 +319,17 @@ pub enum Contribution {
     },
     /// Nothing, and why.
     Absent(AbsentWhy),
+}
+
+impl Contribution {
+    /// Its weight; 0 for nothing.
+    #[must_use]
+    pub const fn mass(self) -> f64 {
+        match self {
+            Contribution::Chunks { mass } => mass,
+            Contribution::Absent(_) => 0.0,
+        }
+    }
 }
 
 /// How a rank's life ended.

@@ -9,6 +9,9 @@
 //!        Snapshotting -> Contributing -> in flight: receiving, answered -> Applying
 //! ```
 //!
+//! Over NCCL a round has no contribution: the snapshot is a copy that stays in the replica's place, the order to average comes
+//! when everybody has one, and what the collectives leave in the replica is the result (`nccl`).
+//!
 //! While a round is in flight no order is out. Where ranks wait for their rounds there is no window then; where they do not,
 //! the next one begins at the snapshot, and its batches alternate with what comes of the result. A result that finds the
 //! replica trained since its snapshot moves it by their difference ([`Application::OnTop`]).
@@ -23,6 +26,7 @@ mod checks;
 mod cycle;
 mod error;
 mod message;
+mod nccl;
 mod round;
 mod stock;
 #[cfg(test)]
@@ -32,7 +36,8 @@ mod window;
 
 pub use error::{Failure, Lost, Violation};
 pub use message::{
-    Application, BatchOrder, Contribution, End, Found, Input, Output, ResultWhole, SnapshotTaken, Trained, WarmUp,
+    Application, BatchOrder, Collective, Contribution, End, Found, Input, Membership, Output, ResultWhole,
+    SnapshotTaken, Trained, WarmUp,
 };
 
 use core::time::Duration;
@@ -42,7 +47,7 @@ use flodl_wire::message::join::{Ready, RunConfig, TensorSpec};
 use flodl_wire::message::report::{Evaluation, Intent};
 use flodl_wire::message::{Control, Report};
 use flodl_wire::{Epoch, Incarnation, Rank, Round, Time, Version, WindowId, limits};
-use round::{Flight, Ledger, OpenRound};
+use round::{Flight, Ledger, OpenRound, Over};
 use std::collections::VecDeque;
 use window::{Figures, OpenWindow};
 
@@ -100,6 +105,8 @@ struct Work {
     /// What was done since the last report, where no window is open.
     carry: Figures,
     duties: VecDeque<Duty>,
+    /// The communicator that was ordered last.
+    group: nccl::Group,
 }
 
 /// What one rank does for all, between two rounds: the replica is the consensus then.
@@ -279,6 +286,9 @@ impl Session {
             Input::Saved { schedule, outcome } => self.saved(schedule, outcome),
             Input::Asked(intent) => self.ask(intent),
             Input::Digested { digest } => self.digested(digest),
+            Input::NcclIdMade { session, outcome } => self.report(Report::NewNcclIdGenerated { session, outcome }),
+            Input::NcclStands { session, standing } => self.nccl_stands(session, standing),
+            Input::Collected { session, result } => self.collected(session, result),
             Input::Failed(failure) => return Err(failure),
         }
         Ok(())
@@ -349,12 +359,19 @@ impl Session {
             Control::SendManifest => self.send_manifest(),
             Control::Window(plan) => self.open_window(plan, now)?,
             Control::ExtendPartition { window, leases } => self.extend_window(window, &leases)?,
-            Control::RequestParams { round, roster } => self.open_round(round, &roster, now)?,
+            Control::RequestParams { round, roster } => self.open_round((round, Over::Cpu), &roster, now)?,
+            Control::PrepareSync { round, roster } => {
+                self.open_round((round, Over::Nccl { issued: false }), &roster, now)?;
+            }
+            Control::RequestNewNcclId { session } => self.make_nccl_id(session)?,
+            Control::NewNcclSession(new) => self.open_session(*new),
+            Control::SyncNow { round, session, root } => self.sync_now((round, session), root)?,
             Control::RoundDone { round, outcome, next } => self.round_done(round, outcome, next)?,
             Control::DeclareDead { rank, incarnation, why } => {
                 if (rank, incarnation) == (self.me.rank, self.me.incarnation) {
                     return Err(Failure::DeclaredDead { why: why.text });
                 }
+                self.peer_died((rank, incarnation));
             }
             Control::Fenced { incarnation } => {
                 if incarnation == self.me.incarnation {
@@ -395,7 +412,8 @@ impl Session {
             State::Training(_) => "was training",
             State::Idle => match &self.work {
                 Work { flight: Some(Flight::Receiving(..)), .. } => "was receiving a round's result",
-                Work { flight: Some(Flight::Answered(_)), .. } => "waited for a round's end",
+                Work { flight: Some(Flight::Collecting(..)), .. } => "was averaging",
+                Work { flight: Some(Flight::Prepared(_) | Flight::Answered(_)), .. } => "waited for a round's end",
                 Work { window: Some(_), .. } => "was training",
                 _ => "had nothing to do",
             },
@@ -514,6 +532,7 @@ impl Session {
         self.close_window(now);
         // Whoever waits for the round's end never needs its result any more.
         if let Some(flight) = self.work.flight.take() {
+            self.abort_collective(&flight);
             self.outputs.push_back(Output::Forget { round: flight.round().round });
         }
         self.drop_windows();

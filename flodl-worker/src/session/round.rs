@@ -6,7 +6,7 @@ use core::time::Duration;
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::report::{Received, SyncAck, SyncOutcome};
-use flodl_wire::{Epoch, Range, Round, Time, Version};
+use flodl_wire::{Epoch, NcclSession, Range, Round, Time, Version};
 
 /// So many rounds in a row with a replica that is not finite end the rank.
 pub(super) const NON_FINITE_ROUNDS_MAX: u32 = 3;
@@ -111,6 +111,10 @@ impl Ledger {
 pub(super) enum Flight {
     /// Its result is coming; the last of it came at that time.
     Receiving(OpenRound, Time),
+    /// Over NCCL: its copy is made, and its collectives are waited for.
+    Prepared(OpenRound),
+    /// Over NCCL: its collectives are issued on that communicator.
+    Collecting(OpenRound, NcclSession),
     /// It is answered; its end is waited for.
     Answered(OpenRound),
 }
@@ -118,21 +122,39 @@ pub(super) enum Flight {
 impl Flight {
     pub(super) fn round(&self) -> &OpenRound {
         match self {
-            Flight::Receiving(open, _) | Flight::Answered(open) => open,
+            Flight::Receiving(open, _)
+            | Flight::Prepared(open)
+            | Flight::Collecting(open, _)
+            | Flight::Answered(open) => open,
         }
     }
 
     pub(super) fn round_mut(&mut self) -> &mut OpenRound {
         match self {
-            Flight::Receiving(open, _) | Flight::Answered(open) => open,
+            Flight::Receiving(open, _)
+            | Flight::Prepared(open)
+            | Flight::Collecting(open, _)
+            | Flight::Answered(open) => open,
         }
     }
 
     pub(super) fn into_round(self) -> OpenRound {
         match self {
-            Flight::Receiving(open, _) | Flight::Answered(open) => open,
+            Flight::Receiving(open, _)
+            | Flight::Prepared(open)
+            | Flight::Collecting(open, _)
+            | Flight::Answered(open) => open,
         }
     }
+}
+
+/// How a round is averaged.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Over the CPU.
+    Cpu,
+    /// Over NCCL; has the rank issued its collectives, on whatever communicator?
+    Nccl { issued: bool },
 }
 
 /// A round that is open at this rank.
@@ -140,14 +162,16 @@ impl Flight {
 pub(super) struct OpenRound {
     pub(super) round: Round,
     pub(super) part: Part,
-    /// From the end of the rank's window to the round's `RequestParams`.
+    /// From the end of the rank's window to the round's `RequestParams` or `PrepareSync`.
     pub(super) waited: Duration,
     /// Spent copying and sending so far.
     pub(super) copied: Duration,
     /// Whether the snapshot was finite.
     pub(super) finite: bool,
-    /// Whether the rank gave anything.
-    pub(super) contributed: bool,
+    /// What the rank gives; above 0 where it gives anything.
+    pub(super) mass: f64,
+    /// How it is averaged.
+    pub(super) over: Over,
     /// Result chunks here, all from the first on.
     pub(super) chunks: u32,
     /// The whole result, once it is here.
@@ -155,14 +179,15 @@ pub(super) struct OpenRound {
 }
 
 impl OpenRound {
-    pub(super) fn new(round: Round, part: Part, waited: Duration) -> OpenRound {
+    pub(super) fn new((round, over): (Round, Over), part: Part, waited: Duration) -> OpenRound {
         OpenRound {
             round,
             part,
             waited,
             copied: Duration::ZERO,
             finite: true,
-            contributed: false,
+            mass: 0.0,
+            over,
             chunks: 0,
             result: None,
         }
@@ -173,7 +198,7 @@ impl OpenRound {
         let outcome = match self.result {
             Some(result) => SyncOutcome::Whole(Received {
                 digest: result.digest,
-                divergence: self.contributed.then_some(result.divergence),
+                divergence: (self.mass > 0.0).then_some(result.divergence),
                 pre_norm: result.pre_norm,
                 post_norm: result.post_norm,
             }),

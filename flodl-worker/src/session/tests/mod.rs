@@ -6,12 +6,14 @@ use crate::trainee::StepOutcome;
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::{Admit, DatasetInfo, Dtype, LayoutSizes, Section, TrainerSettings};
+use flodl_wire::message::nccl::{NcclAck, NcclId, NewSession, Standing};
 use flodl_wire::message::record::{EpochMetrics, Reason};
 use flodl_wire::message::report::{Evaluation, Intent, Received, SyncOutcome, WindowReport};
-use flodl_wire::{Epoch, Range, RunId, SessionId};
+use flodl_wire::{Epoch, NcclSession, Range, RunId, SessionId};
 
 mod hostile;
 mod life;
+mod nccl;
 mod order;
 mod overlap;
 
@@ -175,7 +177,12 @@ impl Driver {
                     self.reports.push(report);
                     continue;
                 }
-                Output::Forget { .. } => continue,
+                Output::Forget { .. }
+                | Output::MakeNcclId { .. }
+                | Output::OpenSession(_)
+                | Output::Collective(_)
+                | Output::AbortCollective { .. }
+                | Output::PeerDied { .. } => continue,
                 Output::End(end) => {
                     self.end = Some(end);
                     continue;
@@ -184,7 +191,7 @@ impl Driver {
                     self.warm_ups.push(order.warm_up);
                     self.train(&order)
                 }
-                Output::Snapshot { round } => {
+                Output::Snapshot { round } | Output::Prepare { round } => {
                     Input::SnapshotTaken(SnapshotTaken { round, finite: self.finite, took: ms(1) })
                 }
                 Output::Contribute { round, .. } => {
@@ -249,6 +256,8 @@ fn describe(output: &Output) -> String {
         Output::Report(Report::SnapshotReady { steps, ranges, .. }) => {
             format!("snapshot of {steps} steps, {} samples", flodl_wire::id::samples(ranges))
         }
+        Output::Report(Report::NcclSession { session, standing }) => format!("{session}: {standing:?}"),
+        Output::Report(Report::NcclAck(NcclAck { session, ack })) => format!("ack {:?} on {session}", ack.outcome),
         Output::Report(Report::SyncAck(ack)) => match ack.outcome {
             SyncOutcome::Whole(_) => "ack Whole".to_owned(),
             incomplete => format!("ack {incomplete:?}"),
@@ -262,6 +271,14 @@ fn describe(output: &Output) -> String {
             format!("train {} at {}", flodl_wire::id::samples(&order.positions), order.lr_position)
         }
         Output::Snapshot { round } => format!("take {round}"),
+        Output::Prepare { round } => format!("prepare {round}"),
+        Output::MakeNcclId { session } => format!("make an id for {session}"),
+        Output::OpenSession(part) => format!("form {} at place {}", part.session, part.place),
+        Output::Collective(Collective { round, session, root, mass, again }) => {
+            format!("collective of {round} on {session}, root {root:?}, mass {mass}, again {again}")
+        }
+        Output::AbortCollective { session } => format!("abort {session}"),
+        Output::PeerDied { rank, incarnation } => format!("{incarnation} of {rank} died"),
         Output::Contribute { what: Contribution::Chunks { mass }, .. } => format!("contribute {mass}"),
         Output::Contribute { what: Contribution::Absent(why), .. } => format!("absent {why:?}"),
         Output::Apply { how: Application::OnTop, .. } => "apply on top".to_owned(),
