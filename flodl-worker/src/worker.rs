@@ -3,6 +3,10 @@
 //! The shell gives it events and takes turns from it on the user's thread; tests and simulations do the same in memory, with a
 //! [`Clock`] of their own.
 
+mod nccl;
+
+pub use nccl::Collectives;
+
 use crate::dataset::Dataset;
 use crate::evaluating::Evaluating;
 use crate::reduce::{CpuReduce, ManifestError};
@@ -139,6 +143,8 @@ pub struct Worker<'a, T: Trainee> {
     reduce: CpuReduce,
     session: Session,
     sending: Option<Sending>,
+    /// What averages among the ranks themselves, where this rank can.
+    nccl: nccl::Averaging<'a, T>,
     evaluating: Option<Evaluating>,
     /// Batches evaluated in this life.
     evaluated: u64,
@@ -235,7 +241,7 @@ impl<'a, T: Trainee> Prepared<'a, T> {
     pub fn begin(self, (rank, incarnation): (Rank, Incarnation), patience: Duration, now: Time) -> Worker<'a, T> {
         let Prepared { job, reduce, manifest, ready } = self;
         let session = Session::new(Identity { rank, incarnation, ready, manifest }, patience, now);
-        Worker { job, reduce, session, sending: None, evaluating: None, evaluated: 0 }
+        Worker { job, reduce, session, sending: None, nccl: Default::default(), evaluating: None, evaluated: 0 }
     }
 }
 
@@ -286,7 +292,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
     /// When to give [`Event::Tick`] unless something else comes first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.session.next_deadline()
+        self.session.next_deadline().into_iter().chain(self.next_poll()).min()
     }
 
     /// Takes one event.
@@ -340,6 +346,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
         } else if let Some(data) = self.send(clock) {
             return Turn::Data(data);
         }
+        self.look_at_collectives(clock);
         if let Some(evaluating) = self.evaluating.take().filter(|_| !self.session.ended()) {
             self.evaluate(evaluating, clock);
             return Turn::Worked;
@@ -352,22 +359,29 @@ impl<'a, T: Trainee> Worker<'a, T> {
             },
             Output::Report(report) => return Turn::Report(report),
             Output::End(end) => return Turn::End(end),
-            Output::Forget { .. } => {
-                self.reduce.forget();
-                return Turn::Worked;
-            }
+            Output::Forget { round } => match self.put_back_copy(round) {
+                Ok(true) => return Turn::Worked,
+                Ok(false) => {
+                    self.reduce.forget();
+                    return Turn::Worked;
+                }
+                Err(failure) => Err(failure),
+            },
             Output::Train(order) => self.train(&order, clock).map(Input::Trained),
             Output::Snapshot { round } => return self.open_round(round, clock),
             Output::Contribute { round, base, what } => return self.contribute(round, base, what, clock),
-            Output::Apply { how, reset_optimizer, .. } => {
-                self.apply(how, reset_optimizer).map(|digest| Input::Applied { digest })
+            Output::Apply { round, how, reset_optimizer } => {
+                self.apply(round, how, reset_optimizer).map(|digest| Input::Applied { digest })
             }
-            Output::Prepare { .. }
-            | Output::MakeNcclId { .. }
+            Output::Prepare { round } => self.prepare(round, clock).map(Input::SnapshotTaken),
+            Output::MakeNcclId { .. }
             | Output::OpenSession(_)
             | Output::Collective(_)
             | Output::AbortCollective { .. }
-            | Output::PeerDied { .. } => Err(Failure::NoNccl),
+            | Output::PeerDied { .. } => match self.order_collectives(&output, clock) {
+                Ok(()) => return Turn::Worked,
+                Err(failure) => Err(failure),
+            },
             Output::Evaluate { schedule, aside } => match if aside { self.set_aside() } else { Ok(()) } {
                 Ok(()) => {
                     self.evaluating = Some(Evaluating::begin(schedule, aside));
@@ -491,11 +505,15 @@ impl<'a, T: Trainee> Worker<'a, T> {
         Ok(SnapshotTaken { round, finite, took: clock.now().since(started) })
     }
 
-    fn apply(&mut self, how: Application, reset_optimizer: bool) -> Result<Option<u64>, Failure> {
-        let (reduce, trainee) = (&mut self.reduce, &mut self.job.trainee);
+    fn apply(&mut self, round: Round, how: Application, reset_optimizer: bool) -> Result<Option<u64>, Failure> {
         if reset_optimizer {
+            let trainee = &mut self.job.trainee;
             user("resetting the optimizer", || trainee.reset_optimizer())?;
         }
+        if let Some(digest) = self.keep_result(round)? {
+            return Ok(Some(digest));
+        }
+        let (reduce, trainee) = (&mut self.reduce, &mut self.job.trainee);
         user("writing the model's tensors", || match how {
             Application::InPlace => reduce.apply(trainee).map(Some).map_err(fault),
             Application::OnTop => reduce.apply_on_top(trainee, Pull::FULL).map(|()| None).map_err(fault),

@@ -361,7 +361,7 @@ impl Session {
             Control::ExtendPartition { window, leases } => self.extend_window(window, &leases)?,
             Control::RequestParams { round, roster } => self.open_round((round, Over::Cpu), &roster, now)?,
             Control::PrepareSync { round, roster } => {
-                self.open_round((round, Over::Nccl { issued: false }), &roster, now)?;
+                self.open_round((round, Over::Nccl { issued: None }), &roster, now)?;
             }
             Control::RequestNewNcclId { session } => self.make_nccl_id(session)?,
             Control::NewNcclSession(new) => self.open_session(*new),

@@ -81,16 +81,12 @@ impl Session {
         if let Some(root) = root.filter(|&root| usize::try_from(root).is_ok_and(|root| root >= size)) {
             return Err(Violation::Root { round, root, size });
         }
-        let waits = |flight: &mut Flight| matches!(flight, Flight::Prepared(_) | Flight::Answered(_));
-        let here = |flight: &mut Flight| waits(flight) && flight.round().round == round;
-        let Some(flight) = self.work.flight.take_if(here) else { return Ok(()) };
+        let issues = |flight: &mut Flight| flight.round().round == round && flight.may_issue(session);
+        let Some(flight) = self.work.flight.take_if(issues) else { return Ok(()) };
         let mut open = flight.into_round();
-        let Over::Nccl { issued: again } = open.over else {
-            self.work.flight = Some(Flight::Answered(open));
-            return Ok(());
-        };
+        let again = matches!(open.over, Over::Nccl { issued: Some(_) });
         open.result = None;
-        open.over = Over::Nccl { issued: true };
+        open.over = Over::Nccl { issued: Some(session) };
         self.outputs.push_back(Output::Collective(Collective { round, session, root, mass: open.mass, again }));
         self.work.flight = Some(Flight::Collecting(open, session));
         Ok(())

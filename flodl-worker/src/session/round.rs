@@ -120,6 +120,17 @@ pub(super) enum Flight {
 }
 
 impl Flight {
+    /// Whether its collectives can be issued on that communicator: they were not, and none are out. Who is told twice has
+    /// answered, or is about to.
+    pub(super) fn may_issue(&self, on: NcclSession) -> bool {
+        match self {
+            Flight::Prepared(open) | Flight::Answered(open) => {
+                matches!(open.over, Over::Nccl { issued } if issued != Some(on))
+            }
+            Flight::Receiving(..) | Flight::Collecting(..) => false,
+        }
+    }
+
     pub(super) fn round(&self) -> &OpenRound {
         match self {
             Flight::Receiving(open, _)
@@ -153,8 +164,8 @@ impl Flight {
 pub(super) enum Over {
     /// Over the CPU.
     Cpu,
-    /// Over NCCL; has the rank issued its collectives, on whatever communicator?
-    Nccl { issued: bool },
+    /// Over NCCL; on which communicator the rank issued its collectives last.
+    Nccl { issued: Option<NcclSession> },
 }
 
 /// A round that is open at this rank.
