@@ -74,10 +74,15 @@ impl Stream {
     }
 }
 
-/// Streams by handle, and the size of each piece of memory by address.
+/// An event: how often it was put on a stream, and how often it was reached there.
+#[derive(Clone, Default)]
+struct Event(Arc<(Mutex<(u64, u64)>, Condvar)>);
+
+/// Streams and events by handle, and the size of each piece of memory by address.
 #[derive(Default)]
 struct Tables {
     streams: BTreeMap<usize, Stream>,
+    events: BTreeMap<usize, Event>,
     next_stream: usize,
     memory: BTreeMap<u64, Vec<u64>>,
 }
@@ -216,4 +221,67 @@ extern "C" fn cuStreamDestroy_v2(handle: *mut c_void) -> c_int {
         }
         None => INVALID_VALUE,
     }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: *mut c_void) -> c_int {
+    stream(on).push(Box::new(move || unsafe {
+        std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes);
+    }));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, on: *mut c_void) -> c_int {
+    stream(on).push(Box::new(move || unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) }));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventCreate(out: *mut *mut c_void, _flags: c_uint) -> c_int {
+    let mut tables = lock(&TABLES);
+    tables.next_stream += 64;
+    let handle = tables.next_stream;
+    tables.events.insert(handle, Event::default());
+    unsafe { *out = handle as *mut c_void };
+    0
+}
+
+fn event(handle: *mut c_void) -> Event {
+    lock(&TABLES).events.get(&(handle as usize)).cloned().unwrap_or_else(|| use_after_end("an event"))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(handle: *mut c_void, on: *mut c_void) -> c_int {
+    let event = event(handle);
+    let number = {
+        let mut state = lock(&event.0.0);
+        state.0 += 1;
+        state.0
+    };
+    stream(on).push(Box::new(move || {
+        let mut state = lock(&event.0.0);
+        state.1 = state.1.max(number);
+        event.0.1.notify_all();
+    }));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(on: *mut c_void, handle: *mut c_void, _flags: c_uint) -> c_int {
+    let event = event(handle);
+    // What was put on a stream last is what is waited for; nothing, where it never was.
+    let number = lock(&event.0.0).0;
+    stream(on).push(Box::new(move || {
+        let mut state = lock(&event.0.0);
+        while state.1 < number {
+            state = event.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(handle: *mut c_void) -> c_int {
+    if lock(&TABLES).events.remove(&(handle as usize)).is_some() { 0 } else { INVALID_VALUE }
 }

@@ -1,16 +1,13 @@
-//! What the ranks of one communicator share: who has come, and what each brings to each collective.
+//! A rank's communicator as its ranks share it, wherever they meet: in this process or in another one.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
-use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use crate::comm::{self, Comm};
+use crate::crossing::{self, Deed, Seat};
 use crate::driver::lock;
+use crate::meeting::{Brought, IsOver, Meeting};
 use crate::numbers::{self, Op};
-
-/// How long a wait lasts before it looks again whether it was stopped.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// One collective as one rank asked for it; addresses as numbers, so that it may go to a stream's thread.
 #[derive(Clone, Copy)]
@@ -26,25 +23,9 @@ pub(crate) struct Work {
 pub(crate) struct Job {
     pub(crate) id: [u8; 128],
     pub(crate) size: usize,
-    state: Mutex<State>,
-    changed: Condvar,
+    /// Where they meet; `None`: in another process.
+    here: Option<Arc<Meeting>>,
 }
-
-#[derive(Default)]
-struct State {
-    joined: BTreeSet<usize>,
-    finalized: BTreeSet<usize>,
-    /// What each rank brought to each collective.
-    collectives: BTreeMap<usize, BTreeMap<usize, (Op, Vec<f64>)>>,
-    /// How many collectives each rank has run.
-    counts: BTreeMap<usize, usize>,
-    /// What each rank wants of a split: its color and key.
-    split: BTreeMap<usize, (i32, i32)>,
-    /// Those who shrink, by whom they leave out.
-    shrinking: BTreeMap<Vec<usize>, BTreeSet<usize>>,
-}
-
-static JOBS: LazyLock<Mutex<BTreeMap<[u8; 128], Arc<Job>>>> = LazyLock::new(Mutex::default);
 
 /// A new id.
 pub(crate) fn new_id() -> [u8; 128] {
@@ -53,51 +34,66 @@ pub(crate) fn new_id() -> [u8; 128] {
     *next += 1;
     let mut id = [0x5a; 128];
     id[..8].copy_from_slice(&next.to_le_bytes());
+    crossing::sign(&mut id);
     id
 }
 
 impl Job {
-    /// The job of an id, which the first rank to come begins.
+    /// The job of an id.
     pub(crate) fn of(id: [u8; 128], size: usize) -> Arc<Self> {
-        let job = Self { id, size, state: Mutex::default(), changed: Condvar::new() };
-        Arc::clone(lock(&JOBS).entry(id).or_insert_with(|| Arc::new(job)))
+        let here = crossing::is_own(&id).then(|| Meeting::of(id, size));
+        Arc::new(Self { id, size, here })
+    }
+
+    fn seat(&self, rank: usize) -> Seat {
+        Seat { id: self.id, size: self.size, rank }
+    }
+
+    /// Does something that is a yes or a no where ranks meet elsewhere.
+    fn there(&self, rank: usize, deed: Deed<'_>, is_over: IsOver<'_>) -> bool {
+        crossing::deed(self.seat(rank), deed, is_over) == Some(vec![1])
     }
 
     /// Takes a rank in; `false` where it is there already.
     pub(crate) fn join(&self, rank: usize) -> bool {
-        rank < self.size && lock(&self.state).joined.insert(rank)
+        match &self.here {
+            Some(meeting) => meeting.join(rank),
+            // Where nobody is there any more, the rank waits for its peers in vain.
+            None => {
+                let given_up = std::time::Instant::now() + std::time::Duration::from_millis(200);
+                let joined = crossing::deed(self.seat(rank), Deed::Join, &|| std::time::Instant::now() > given_up);
+                joined.is_none_or(|joined| joined == [1])
+            }
+        }
     }
 
     pub(crate) fn wake(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Waits until `is_done`, or until the communicator is aborted or, for collectives, stopped.
-    fn wait<T>(&self, is_over: impl Fn() -> bool, mut is_done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some(value) = is_done(&mut state) {
-                self.changed.notify_all();
-                return Some(value);
-            }
-            if is_over() {
-                return None;
-            }
-            (state, _) = self.changed.wait_timeout(state, PAUSE).unwrap_or_else(PoisonError::into_inner);
+        if let Some(meeting) = &self.here {
+            meeting.wake();
         }
     }
 
     pub(crate) fn wait_for_all(&self, comm: &Comm) -> bool {
-        let hangs = comm.faults().init_hangs;
-        if hangs {
-            lock(&self.state).joined.remove(&comm.rank);
+        let is_over = || comm.is_aborted();
+        if comm.faults().init_hangs {
+            match &self.here {
+                Some(meeting) => meeting.leave(comm.rank),
+                None => drop(self.there(comm.rank, Deed::Leave, &is_over)),
+            }
+            return stopped(&is_over);
         }
-        self.wait(|| comm.is_aborted(), |state| (state.joined.len() == self.size && !hangs).then_some(())).is_some()
+        match &self.here {
+            Some(meeting) => meeting.wait_for_all(&is_over),
+            None => self.there(comm.rank, Deed::WaitForAll, &is_over),
+        }
     }
 
     pub(crate) fn wait_for_finalized(&self, comm: &Comm) -> bool {
-        lock(&self.state).finalized.insert(comm.rank);
-        self.wait(|| comm.is_aborted(), |state| (state.finalized.len() == self.size).then_some(())).is_some()
+        let is_over = || comm.is_aborted();
+        match &self.here {
+            Some(meeting) => meeting.wait_for_finalized(comm.rank, &is_over),
+            None => self.there(comm.rank, Deed::WaitForFinalized, &is_over),
+        }
     }
 
     /// One collective, on the stream's thread.
@@ -106,59 +102,51 @@ impl Job {
         if let Some(pause) = faults.slow {
             std::thread::sleep(pause);
         }
+        let is_over = || comm.is_stopped();
         if faults.hang_at == Some(number) {
-            self.wait(|| comm.is_stopped(), |_| None::<()>);
+            stopped(&is_over);
             return;
         }
-        if comm.is_stopped() {
+        if is_over() {
             return;
         }
-        let Some(values) = numbers::read(work.send, work.count, work.kind) else { return };
-        {
-            let mut state = lock(&self.state);
-            let count = state.counts.entry(comm.rank).or_default();
-            let turn = *count;
-            *count += 1;
-            state.collectives.entry(turn).or_default().insert(comm.rank, (work.op, values));
-            self.changed.notify_all();
-            drop(state);
-            let all = self.wait(
-                || comm.is_stopped(),
-                |state| {
-                    let brought = state.collectives.get(&turn)?;
-                    (brought.len() == self.size).then(|| brought.values().cloned().collect::<Vec<_>>())
-                },
-            );
-            let Some(all) = all else { return };
-            numbers::write(work.receive, &numbers::reduce(&all, work.op), work.kind);
-        }
+        let Some(size) = numbers::size_of_kind(work.kind) else { return };
+        let bytes = unsafe { std::slice::from_raw_parts(work.send as *const u8, work.count * size) }.to_vec();
+        let brought = Brought { op: work.op, kind: work.kind, bytes };
+        let result = match &self.here {
+            Some(meeting) => meeting.exchange(comm.rank, brought, &is_over),
+            None => crossing::deed(self.seat(comm.rank), Deed::Exchange(brought), &is_over),
+        };
+        let Some(result) = result else { return };
+        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), work.receive as *mut u8, result.len()) };
     }
 
     /// Makes the new communicator of the ranks with this color, in order of key and rank.
     pub(crate) fn split(&self, parent: &Arc<Comm>, color: i32, key: i32, out: usize) -> bool {
-        lock(&self.state).split.insert(parent.rank, (color, key));
-        let all =
-            self.wait(|| parent.is_aborted(), |state| (state.split.len() == self.size).then(|| state.split.clone()));
-        let Some(all) = all else { return false };
-        if color < 0 {
-            return true;
+        let is_over = || parent.is_aborted();
+        let members = match &self.here {
+            Some(meeting) => meeting.split(parent.rank, (color, key), &is_over),
+            None => crossing::deed(self.seat(parent.rank), Deed::Split((color, key)), &is_over).map(|members| {
+                members.as_chunks::<8>().0.iter().map(|rank| u64::from_le_bytes(*rank) as usize).collect()
+            }),
+        };
+        match members {
+            None => false,
+            Some(_) if color < 0 => true,
+            Some(members) => self.child(parent, &members, color, out),
         }
-        let mut members: Vec<(i32, usize)> =
-            all.iter().filter(|(_, (of, _))| *of == color).map(|(rank, (_, key))| (*key, *rank)).collect();
-        members.sort_unstable();
-        let members: Vec<usize> = members.into_iter().map(|(_, rank)| rank).collect();
-        self.child(parent, &members, color, out)
     }
 
     /// Makes the new communicator of the ranks that are left.
     pub(crate) fn shrink(&self, parent: &Arc<Comm>, excluded: &[usize], out: usize) -> bool {
         let members: Vec<usize> = (0..self.size).filter(|rank| !excluded.contains(rank)).collect();
-        lock(&self.state).shrinking.entry(excluded.to_vec()).or_default().insert(parent.rank);
-        let all = self.wait(
-            || parent.is_aborted(),
-            |state| (state.shrinking.get(excluded)?.len() == members.len()).then_some(()),
-        );
-        all.is_some() && self.child(parent, &members, 100, out)
+        let is_over = || parent.is_aborted();
+        let change = (excluded, members.len());
+        let all = match &self.here {
+            Some(meeting) => meeting.change(parent.rank, change, &is_over),
+            None => self.there(parent.rank, Deed::Change(change), &is_over),
+        };
+        all && self.child(parent, &members, 100, out)
     }
 
     fn child(&self, parent: &Arc<Comm>, members: &[usize], salt: i32, out: usize) -> bool {
@@ -167,15 +155,26 @@ impl Job {
         id[8] ^= 1;
         id[12..16].copy_from_slice(&salt.to_le_bytes());
         id[16] = id[16].wrapping_add(1);
-        let job = Self::of(id, members.len());
-        if !job.join(place) {
-            return false;
-        }
-        let child = Comm::new(job, place);
-        let handle = comm::handle_of(&child);
-        // The caller's pointer is written when the child is there, as the real library does.
-        unsafe { std::ptr::write_volatile(out as *mut *mut c_void, handle) };
-        child.in_background(|child| child.job.wait_for_all(child));
-        true
+        born(Self::of(id, members.len()), place, out)
     }
+}
+
+/// Makes a communicator whose address the caller's pointer is given once it is there, as the real library does.
+pub(crate) fn born(job: Arc<Job>, place: usize, out: usize) -> bool {
+    if !job.join(place) {
+        return false;
+    }
+    let child = Comm::new(job, place);
+    let handle = comm::handle_of(&child);
+    unsafe { std::ptr::write_volatile(out as *mut *mut c_void, handle) };
+    child.in_background(|child| child.job.wait_for_all(child));
+    true
+}
+
+/// Waits until it is over, and says that it came to nothing.
+fn stopped(is_over: IsOver<'_>) -> bool {
+    while !is_over() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    false
 }

@@ -2,8 +2,11 @@
 //!
 //! Tests compile this file with `rustc --crate-type cdylib` (see `tests/common/stand_in.rs`) and load the result through
 //! the crate's own loader. Devices are host memory, streams are threads, and the ranks of a communicator are threads of
-//! the one process. What it is strict about is what goes wrong with the real library: a communicator that is used after
+//! one process or of several on one machine. What it is strict about is what goes wrong with the real library: a communicator that is used after
 //! its end ends the process, a call on one that is at work is refused, destroying waits for peers, and aborting does not.
+//!
+//! A process whose faults nobody can ask for has them in `STAND_IN_FAULTS`, as `COMMUNICATOR:FAULT:AT:VALUE` with commas
+//! between, communicators counted from 0 as the process begins them, the rest as in `stand_in_fault`.
 //!
 //! `--cfg old` makes it a version without non-blocking communicators, `--cfg broken` leaves a function out, and
 //! `--cfg new` is a version with everything.
@@ -25,9 +28,12 @@
 #![allow(unexpected_cfgs, reason = "the variants are chosen by whoever compiles it")]
 
 mod comm;
+mod crossing;
 mod driver;
 mod faults;
 mod job;
+mod kernels;
+mod meeting;
 mod numbers;
 
 use std::cell::RefCell;
@@ -120,6 +126,7 @@ extern "C" fn ncclCommInitRankConfig(
     if !job.join(rank as usize) {
         return INVALID_USAGE;
     }
+    faults::ask_from_environment(id.bytes, rank as usize);
     let comm = Comm::new(job, rank as usize);
     unsafe { *out = comm::handle_of(&comm) };
     comm.in_background(|comm| comm.job.wait_for_all(comm));

@@ -1,4 +1,4 @@
-//! Sums over NCCL's types: read as `f64`, reduced in rank order, rounded once at the end.
+//! Sums over NCCL's types: read as `f64` (integers of 64 bits as they are), reduced in rank order, rounded once at the end.
 
 /// What a collective does with the contributions.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,6 +21,31 @@ impl Op {
             .copied()
             .flatten()
     }
+
+    /// Itself as two numbers.
+    pub(crate) fn numbered(self) -> (u64, u64) {
+        match self {
+            Self::Sum => (0, 0),
+            Self::Max => (1, 0),
+            Self::Min => (2, 0),
+            Self::Average => (3, 0),
+            Self::PreMulSum(factor) => (4, factor.to_bits()),
+            Self::CopyFrom(root) => (5, root as u64),
+        }
+    }
+
+    /// The operator of two numbers.
+    pub(crate) fn of(number: u64, value: u64) -> Option<Self> {
+        Some(match number {
+            0 => Self::Sum,
+            1 => Self::Max,
+            2 => Self::Min,
+            3 => Self::Average,
+            4 => Self::PreMulSum(f64::from_bits(value)),
+            5 => Self::CopyFrom(value as usize),
+            _ => return None,
+        })
+    }
 }
 
 /// The size of a type of `ncclDataType_t`; `None` for those that are not known here.
@@ -38,14 +63,11 @@ pub(crate) fn size_of_kind(kind: i32) -> Option<usize> {
 pub(crate) fn read(address: usize, count: usize, kind: i32) -> Option<Vec<f64>> {
     let size = size_of_kind(kind)?;
     let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, count * size) };
-    Some(bytes.chunks_exact(size).map(|bytes| value(bytes, kind)).collect())
+    Some(values(bytes, size, kind))
 }
 
-/// Writes values to an address.
-pub(crate) fn write(address: usize, values: &[f64], kind: i32) {
-    let mut bytes = Vec::new();
-    values.iter().for_each(|value| push(&mut bytes, *value, kind));
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+fn values(bytes: &[u8], size: usize, kind: i32) -> Vec<f64> {
+    bytes.chunks_exact(size).map(|bytes| value(bytes, kind)).collect()
 }
 
 fn value(bytes: &[u8], kind: i32) -> f64 {
@@ -119,14 +141,18 @@ fn half_of_f32(value: f32) -> u16 {
     sign | if exponent == -14 && steps < 1024 { steps } else { ((exponent + 15) as u16 - 1) * 1024 + steps }
 }
 
-/// Reduces contributions in rank order.
-pub(crate) fn reduce(contributions: &[(Op, Vec<f64>)], own: Op) -> Vec<f64> {
+/// Reduces contributions in rank order. Integers of 64 bits are never rounded.
+pub(crate) fn reduce(contributions: &[(Op, &[u8])], own: Op, kind: i32) -> Vec<u8> {
+    let size = size_of_kind(kind).unwrap_or(1);
     if let Op::CopyFrom(root) = own {
-        return contributions[root].1.clone();
+        return contributions[root].1.to_vec();
     }
-    let scaled = |(op, values): &(Op, Vec<f64>)| -> Vec<f64> {
+    if matches!(kind, 4 | 5) {
+        return reduce_longs(contributions, own, kind == 4);
+    }
+    let scaled = |(op, bytes): &(Op, &[u8])| -> Vec<f64> {
         let factor = if let Op::PreMulSum(factor) = op { *factor } else { 1.0 };
-        values.iter().map(|value| factor * value).collect()
+        values(bytes, size, kind).iter().map(|value| factor * value).collect()
     };
     let mut result = scaled(&contributions[0]);
     for contribution in &contributions[1..] {
@@ -141,7 +167,29 @@ pub(crate) fn reduce(contributions: &[(Op, Vec<f64>)], own: Op) -> Vec<f64> {
     if own == Op::Average {
         result.iter_mut().for_each(|sum| *sum /= contributions.len() as f64);
     }
-    result
+    let mut bytes = Vec::new();
+    result.iter().for_each(|value| push(&mut bytes, *value, kind));
+    bytes
+}
+
+fn reduce_longs(contributions: &[(Op, &[u8])], own: Op, is_signed: bool) -> Vec<u8> {
+    let wide = |bytes: &[u8; 8]| match is_signed {
+        true => i128::from(i64::from_le_bytes(*bytes)),
+        false => i128::from(u64::from_le_bytes(*bytes)),
+    };
+    let longs = |(_, bytes): &(Op, &[u8])| bytes.as_chunks::<8>().0.iter().map(wide).collect::<Vec<i128>>();
+    let mut result = longs(&contributions[0]);
+    for contribution in &contributions[1..] {
+        for (sum, value) in result.iter_mut().zip(longs(contribution)) {
+            *sum = match own {
+                Op::Max => value.max(*sum),
+                Op::Min => value.min(*sum),
+                _ => *sum + value,
+            };
+        }
+    }
+    let share = if own == Op::Average { contributions.len() as i128 } else { 1 };
+    result.iter().flat_map(|sum| ((sum / share) as u64).to_le_bytes()).collect()
 }
 
 #[cfg(test)]
@@ -150,13 +198,35 @@ mod tests {
 
     #[test]
     fn sums_averages_and_factors() {
-        let two = |op| vec![(op, vec![1.0, 2.0]), (op, vec![3.0, 5.0])];
-        assert_eq!(reduce(&two(Op::Sum), Op::Sum), [4.0, 7.0]);
-        assert_eq!(reduce(&two(Op::Average), Op::Average), [2.0, 3.5]);
-        assert_eq!(reduce(&two(Op::Max), Op::Max), [3.0, 5.0]);
-        assert_eq!(reduce(&two(Op::CopyFrom(1)), Op::CopyFrom(1)), [3.0, 5.0]);
-        let unequal = vec![(Op::PreMulSum(2.0), vec![1.0]), (Op::PreMulSum(0.5), vec![4.0])];
-        assert_eq!(reduce(&unequal, Op::PreMulSum(2.0)), [4.0]);
+        let bytes = |values: &[f64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let (one, other) = (bytes(&[1.0, 2.0]), bytes(&[3.0, 5.0]));
+        let of_two = |op| values(&reduce(&[(op, &one), (op, &other)], op, 8), 8, 8);
+        assert_eq!(of_two(Op::Sum), [4.0, 7.0]);
+        assert_eq!(of_two(Op::Average), [2.0, 3.5]);
+        assert_eq!(of_two(Op::Max), [3.0, 5.0]);
+        assert_eq!(of_two(Op::CopyFrom(1)), [3.0, 5.0]);
+        let (one, other) = (bytes(&[1.0]), bytes(&[4.0]));
+        let unequal: [(Op, &[u8]); 2] = [(Op::PreMulSum(2.0), &one), (Op::PreMulSum(0.5), &other)];
+        assert_eq!(values(&reduce(&unequal, Op::PreMulSum(2.0), 8), 8, 8), [4.0]);
+    }
+
+    #[test]
+    fn integers_of_64_bits_are_exact() {
+        let (one, other) = ((i64::MAX - 3).to_le_bytes(), (i64::MAX - 2).to_le_bytes());
+        let both: [(Op, &[u8]); 2] = [(Op::Max, &one), (Op::Max, &other)];
+        assert_eq!(reduce(&both, Op::Max, 4), other);
+        assert_eq!(reduce(&both, Op::Min, 4), one);
+        let (one, other) = ((-5_i64).to_le_bytes(), i64::MIN.to_le_bytes());
+        assert_eq!(reduce(&[(Op::Max, &one), (Op::Max, &other)], Op::Max, 4), one);
+    }
+
+    #[test]
+    fn operators_cross_processes() {
+        for op in [Op::Sum, Op::Max, Op::Min, Op::Average, Op::PreMulSum(-0.3), Op::CopyFrom(7)] {
+            let (number, value) = op.numbered();
+            assert_eq!(Op::of(number, value), Some(op));
+        }
+        assert_eq!(Op::of(9, 0), None);
     }
 
     #[test]
