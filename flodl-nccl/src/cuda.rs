@@ -1,4 +1,6 @@
-//! Devices, memory and streams by the CUDA driver: what tests and the probe need, and no more. A trainer brings its own.
+//! Devices, memory and streams by the CUDA driver: what averaging needs beside NCCL, and no more.
+
+mod work;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -11,6 +13,8 @@ use crate::memory::{Buffer, DataType, StreamRef};
 use crate::sys::Handle;
 use crate::sys::cuda::{Address, Code, Cuda as Api, NOT_READY, RawContext, RawDevice, STREAM_NON_BLOCKING, SUCCESS};
 use crate::version::Version;
+
+pub(crate) use work::{Argument, Event, Grid, Kernel, Kernels};
 
 /// The driver's library, which comes with every driver.
 const LIBRARY: &str = "libcuda.so.1";

@@ -68,6 +68,9 @@ pub enum CallError {
     /// The communicator has ended.
     #[error("the communicator {}", .0.word())]
     Ended(End),
+    /// The device that the calls work on refuses.
+    #[error("{0}")]
+    Device(String),
     /// The arguments contradict each other or the communicator.
     #[error("{0}")]
     Argument(String),

@@ -34,6 +34,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod average;
 mod code;
 mod comm;
 #[expect(unsafe_code, reason = "it calls the CUDA driver")]

@@ -28,6 +28,15 @@ pub trait Replica {
     /// What a call on the communicator answers.
     fn issue(&mut self, round: Round, comm: &Comm) -> Result<(), CallError>;
 
+    /// All of the round's collectives are on their stream: what follows them can be put behind them.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Device`] where the device refuses.
+    fn issued(&mut self, _round: Round) -> Result<(), CallError> {
+        Ok(())
+    }
+
     /// Whether all that was put on the stream is done.
     ///
     /// # Errors
@@ -80,6 +89,9 @@ pub struct Runner<R: Replica> {
 enum Doing {
     Nothing,
     Forming(Generation),
+    /// The round's collectives are being put on their stream.
+    Issuing(Round),
+    /// They are on it.
     Round(Round),
 }
 
@@ -160,15 +172,26 @@ impl<R: Replica> Runner<R> {
                 }
                 Some(Input::Formed(generation))
             }
-            Doing::Round(round) if progress == Progress::Ready => match self.replica.is_idle() {
-                Ok(true) => {
-                    self.doing = Doing::Nothing;
-                    Some(Input::Collected(round))
+            Doing::Issuing(round) if progress == Progress::Ready => match self.replica.issued(round) {
+                Ok(()) => {
+                    self.doing = Doing::Round(round);
+                    self.collected(round)
                 }
-                Ok(false) => None,
                 Err(error) => Some(Input::Broken(code_of(&error))),
             },
-            Doing::Nothing | Doing::Forming(_) | Doing::Round(_) => None,
+            Doing::Round(round) if progress == Progress::Ready => self.collected(round),
+            Doing::Nothing | Doing::Forming(_) | Doing::Issuing(_) | Doing::Round(_) => None,
+        }
+    }
+
+    fn collected(&mut self, round: Round) -> Option<Input> {
+        match self.replica.is_idle() {
+            Ok(true) => {
+                self.doing = Doing::Nothing;
+                Some(Input::Collected(round))
+            }
+            Ok(false) => None,
+            Err(error) => Some(Input::Broken(code_of(&error))),
         }
     }
 
@@ -186,7 +209,7 @@ impl<R: Replica> Runner<R> {
             Effect::Release(round) => self.replica.release(round),
             Effect::Issue(round) => {
                 let comm = self.comm.as_ref()?;
-                self.doing = Doing::Round(round);
+                self.doing = Doing::Issuing(round);
                 let _guard = self.tools.watchdog.guard(comm.abort_handle(), self.tools.limit);
                 return self.replica.issue(round, comm).err().map(|error| Input::Broken(code_of(&error)));
             }
@@ -279,6 +302,7 @@ impl<R: Replica> Drop for Runner<R> {
 const fn code_of(error: &CallError) -> ErrorCode {
     match error {
         CallError::Failed { code, .. } => *code,
+        CallError::Device(_) => ErrorCode::Cuda,
         CallError::Deadline { .. } | CallError::Busy { .. } => ErrorCode::Timeout,
         CallError::InProgress
         | CallError::Ended(_)
