@@ -283,7 +283,7 @@ fn ranks_of_unequal_momentum_notice_and_begin_anew(bench: &Bench) {
     let results = ranks(bench, 2, outer, |mut of| {
         let rounds: &[Task] = if of.rank == 0 { &[Task::from_root(0), Task::of_mass(1.0)] } else { &[] };
         alone(bench, &mut of, rounds);
-        let mut load = |of: &mut Rank| of.average.load(&floats(of.rank), &integers(0)).expect("it fits");
+        let load = |of: &mut Rank| of.average.load(&floats(of.rank), &integers(0)).expect("it fits");
         load(&mut of);
         let first = of.round(Task::of_mass(1.0));
         load(&mut of);

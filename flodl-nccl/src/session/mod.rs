@@ -20,6 +20,8 @@ pub use rendezvous::{Order, Rendezvous, Said, Stop};
 pub use runner::{Outcome, Replica, Runner, Tools};
 pub use watchdog::{Guard, Watchdog};
 
+pub use crate::sys::end_process;
+
 /// The status of a process that ends because the library does not come back: it is to be replaced, and the run goes on
 /// without it until then. (`EX_TEMPFAIL` of `sysexits.h`.)
 pub const STUCK_EXIT: u8 = 75;

@@ -1,6 +1,7 @@
 //! A rank's part: forming, averaging, stopping and starting over.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
 use std::time::Duration;
 
 use super::{Generation, Member, Moment, Patience, Round, STUCK_EXIT};
@@ -54,6 +55,8 @@ pub enum Input {
     CoordinatorBack,
     /// The coordinator ends the communicator in order, between two rounds.
     EndSession(Generation),
+    /// The round is over, and nobody waits for what this rank still does on that communicator.
+    Abandoned(Generation),
     /// What was to end the work of this communicator has come back.
     Stopped(Generation, Stopped),
     /// Time has passed.
@@ -88,6 +91,23 @@ pub enum Why {
     NoSession,
     /// The coordinator forms another.
     Replaced,
+    /// Its round was over before it was done.
+    Abandoned,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PeerDied(member) => return write!(f, "{member} died"),
+            Self::Broken(code) => return write!(f, "{code}"),
+            Self::CoordinatorLost => "the coordinator is lost",
+            Self::FormingTooLong => "not every member came in time",
+            Self::RoundTooLong => "a collective took longer than anything that is merely slow",
+            Self::NoSession => "there is no communicator to do it on",
+            Self::Replaced => "another one is formed",
+            Self::Abandoned => "its round was over before it was done",
+        })
+    }
 }
 
 /// What a rank tells the coordinator.
@@ -276,6 +296,7 @@ impl Session {
             Input::CoordinatorLost => self.stop(Why::CoordinatorLost, now),
             Input::CoordinatorBack => self.dead.clear(),
             Input::EndSession(generation) => self.close(generation, now),
+            Input::Abandoned(generation) => self.abandon(generation, now),
             Input::Stopped(generation, how) => self.stopped(generation, how, now),
             Input::Tick => self.tick(now),
         }
@@ -455,6 +476,12 @@ impl Session {
             let limit = self.settings.patience.ending();
             self.effects.push_back(Effect::Close(generation, limit));
             self.state = State::Closing { generation, until: now.after(limit * 3) };
+        }
+    }
+
+    fn abandon(&mut self, of: Generation, now: Moment) {
+        if matches!(&self.state, State::InRound { group, .. } if group.generation == of) {
+            self.stop(Why::Abandoned, now);
         }
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod nccl;
 mod open;
 
 pub(crate) use open::Handle;
+pub use open::end_process;
 
 /// Declares a table of C functions, each with its symbol and the version since when a library must have it.
 macro_rules! functions {
