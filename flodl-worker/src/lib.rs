@@ -22,6 +22,7 @@
 //!
 //! - `cpu` (default): `session`, `reduce` and `worker`, a whole rank without IO that averages over the CPU.
 //! - `shell` (default): `shell` and `trainer`, the process around it.
+//! - `nccl`: `nccl`, averaging on GPUs over NCCL, which is looked for when a run wants it (`--mode nccl-cadence`).
 //! - `torch`: `torch`, networks of tch; it links libtorch 2.11, which `LIBTORCH` names.
 //!
 //! Without features there are datasets, loaders and checkpoints.
@@ -35,6 +36,8 @@ mod evaluating;
 #[cfg(feature = "cpu")]
 mod id;
 pub mod loader;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 #[cfg(feature = "cpu")]
 pub mod reduce;
 #[cfg(feature = "cpu")]

@@ -223,6 +223,12 @@ impl<'a, T: Trainee> Prepared<'a, T> {
         Ok(Prepared { job, reduce, manifest, ready })
     }
 
+    /// The model's tensors.
+    #[must_use]
+    pub fn manifest(&self) -> &[TensorSpec] {
+        &self.manifest
+    }
+
     /// Gives the model a batch to warm up with ([`Trainee::warm_up`]): the first samples of its training set.
     ///
     /// # Errors

@@ -288,6 +288,25 @@ impl CpuReduce {
         })
     }
 
+    /// The snapshot: parameters and then buffers, and integers.
+    #[must_use]
+    pub fn contents(&self) -> (&[f32], &[i64]) {
+        (&self.snapshot.floats, &self.snapshot.integers)
+    }
+
+    /// Takes a whole result that came another way than in chunks, in the order of [`contents`](CpuReduce::contents). Answers
+    /// with its digest, which is the one that its chunks would have; `None` where it is of another length.
+    #[must_use]
+    pub fn take_result(&mut self, floats: &[f32], integers: &[i64]) -> Option<u64> {
+        if (floats.len(), integers.len()) != (self.snapshot.floats.len(), self.snapshot.integers.len()) {
+            return None;
+        }
+        let (of_floats, of_integers) = self.result.split_at_mut(size_of_val(floats));
+        kernel::scale_copy_check(floats, 1.0, of_floats);
+        of_integers.copy_from_slice(&integer_chunk(integers));
+        Some(Digest::of(&self.result))
+    }
+
     /// The round is over and its result is not wanted.
     pub fn forget(&mut self) {
         self.incoming = None;

@@ -72,7 +72,13 @@ pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T,
     let links = async_io::block_on(dial::dial(environment, keys, note))?;
     let (rank, incarnation) = (environment.rank, environment.incarnation);
     let (origin, patience) = (Instant::now(), links.control.patience);
+    #[cfg(feature = "nccl")]
+    let nccl = nccl(&prepared, (rank, incarnation, patience))?;
     let mut worker = prepared.begin((rank, incarnation), patience, time_since(origin));
+    #[cfg(feature = "nccl")]
+    {
+        worker = worker.with_collectives(Box::new(nccl));
+    }
     let chunks = usize::try_from(worker.result_chunks()).unwrap_or(usize::MAX);
     let voice = Voice { rank, incarnation, patience, origin };
     let bell = memory.map(|(passage, bell)| {
@@ -86,6 +92,26 @@ pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T,
         End::Failed(failure) => Err(TrainError::Ended { rank, failure }),
         end => Ok((worker.into_trainee(), end)),
     }
+}
+
+/// What averages over NCCL, where the run wants that.
+#[cfg(feature = "nccl")]
+fn nccl<T: Trainee>(
+    prepared: &Prepared<'_, T>,
+    who: (Rank, flodl_wire::Incarnation, core::time::Duration),
+) -> Result<crate::nccl::Nccl, JobError> {
+    use crate::nccl::{Nccl, Place};
+    let local = std::env::var("FLODL_LOCAL_RANK").ok().and_then(|local| local.parse().ok()).unwrap_or(0);
+    let nccl = Nccl::new(
+        who,
+        prepared.manifest(),
+        move || Place::find(local),
+        |status| {
+            note(format!("NCCL does not come back, so this process ends with status {status}"));
+            flodl_nccl::session::end_process(status)
+        },
+    );
+    Ok(nccl?)
 }
 
 /// Events in, turns out, until it is over. All that has come is handled before each turn, and before any deadline.
