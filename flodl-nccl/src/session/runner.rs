@@ -68,8 +68,8 @@ pub struct Tools {
 /// A session with its communicator and replica, on one thread.
 ///
 /// Ending a communicator takes up to three times its limit here and no longer; forming one out of another, and a copy of the
-/// replica or back, up to the limit. The watchdog sees only to collectives and looks at them: a library that hangs while it
-/// makes an id, forms or revokes holds this thread. Dropping it aborts what there is; after [`Outcome::EndProcess`] it is not to be dropped, since the library may still write to the replica.
+/// replica or back, up to the limit. The watchdog sees to every other call that may hang: making an id, forming, issuing,
+/// looking and revoking. Dropping it aborts what there is; after [`Outcome::EndProcess`] it is not to be dropped, since the library may still write to the replica.
 #[derive(Debug)]
 pub struct Runner<R: Replica> {
     session: Session,
@@ -198,7 +198,10 @@ impl<R: Replica> Runner<R> {
     /// Does one thing; what comes of it at once is the session's next input.
     fn carry_out(&mut self, effect: Effect) -> Option<Input> {
         match effect {
-            Effect::MakeId(generation) => return Some(Input::IdMade(generation, self.tools.library.unique_id().ok())),
+            Effect::MakeId(generation) => {
+                let _guard = self.tools.watchdog.guard_bare(self.tools.limit);
+                return Some(Input::IdMade(generation, self.tools.library.unique_id().ok()));
+            }
             Effect::Form { generation, form, place, size, limit } => {
                 self.doing = Doing::Forming(generation);
                 return self.form(&form, (place, size), limit).err().map(|error| Input::Broken(code_of(&error)));
@@ -230,10 +233,16 @@ impl<R: Replica> Runner<R> {
 
     fn form(&mut self, form: &Form, (rank, size): (u32, u32), limit: Duration) -> Result<(), CallError> {
         let comm = match form {
-            Form::Fresh(id) => Comm::init_rank(&self.tools.library, Place { id: *id, rank, size }, self.tools.limit)?,
+            Form::Fresh(id) => {
+                let _guard = self.tools.watchdog.guard_bare(self.tools.limit);
+                Comm::init_rank(&self.tools.library, Place { id: *id, rank, size }, self.tools.limit)?
+            }
             Form::Shrink { gone } => {
                 let old = self.comm.take().ok_or(CallError::Ended(End::Aborted))?;
+                // It waits up to its own limit in order.
+                let guard = self.tools.watchdog.guard(old.abort_handle(), limit + self.tools.limit);
                 let shrunk = old.shrink(gone, limit);
+                drop(guard);
                 self.old = Some(old);
                 shrunk?
             }
@@ -285,7 +294,10 @@ impl<R: Replica> Runner<R> {
     fn revoke(&mut self, limit: Duration) -> Stopped {
         self.doing = Doing::Nothing;
         let Some(comm) = &self.comm else { return Stopped::Ended };
-        let revoked = comm.revoke().and_then(|_| comm.settle(limit)).and_then(|()| self.wait_for_idle(limit));
+        let guard = self.tools.watchdog.guard(comm.abort_handle(), self.tools.limit);
+        let revoked = comm.revoke();
+        drop(guard);
+        let revoked = revoked.and_then(|_| comm.settle(limit)).and_then(|()| self.wait_for_idle(limit));
         if revoked.is_ok() { Stopped::Revoked } else { self.abort(limit) }
     }
 }

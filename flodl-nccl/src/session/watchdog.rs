@@ -25,8 +25,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The call that is watched, by its number.
-    watched: Option<(u64, AbortHandle, Duration)>,
+    /// The call that is watched, by its number; with a communicator that can be aborted, where it is in one.
+    watched: Option<(u64, Option<AbortHandle>, Duration)>,
     next: u64,
     has_ended: bool,
 }
@@ -55,6 +55,17 @@ impl Watchdog {
     /// call to come back.
     #[must_use]
     pub fn guard(&self, handle: AbortHandle, limit: Duration) -> Guard<'_> {
+        self.watch(Some(handle), limit)
+    }
+
+    /// Watches a call that is in no communicator, or in one that is only being made: nothing can be aborted, so past twice
+    /// the limit it is stuck.
+    #[must_use]
+    pub fn guard_bare(&self, limit: Duration) -> Guard<'_> {
+        self.watch(None, limit * 2)
+    }
+
+    fn watch(&self, handle: Option<AbortHandle>, limit: Duration) -> Guard<'_> {
         let mut state = self.shared.lock();
         state.next += 1;
         let number = state.next;
@@ -80,7 +91,7 @@ pub struct Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let is_it = |watched: &mut (u64, AbortHandle, Duration)| watched.0 == self.number;
+        let is_it = |watched: &mut (u64, Option<AbortHandle>, Duration)| watched.0 == self.number;
         self.watchdog.shared.lock().watched.take_if(is_it);
         self.watchdog.shared.changed.notify_all();
     }
@@ -102,7 +113,8 @@ fn watch(shared: &Shared, on_stuck: impl FnOnce(u8)) {
         }
         state.watched = None;
         drop(state);
-        if handle.abort(limit).is_err_and(|error| error.is_hopeless()) {
+        let is_stuck = handle.is_none_or(|handle| handle.abort(limit).is_err_and(|error| error.is_hopeless()));
+        if is_stuck {
             return on_stuck(STUCK_EXIT);
         }
     }

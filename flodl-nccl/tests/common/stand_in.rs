@@ -90,6 +90,12 @@ pub enum Fault {
     InitHangs,
     /// The call of the collective takes this many milliseconds.
     BlockAt(usize, i32),
+    /// The call that begins to form takes this many milliseconds.
+    InitBlocks(i32),
+    /// The call that revokes takes this many milliseconds.
+    RevokeBlocks(i32),
+    /// The next call for an id on this thread takes this many milliseconds, whatever rank and communicator are named.
+    IdBlocks(i32),
 }
 
 /// Asks for a fault of a rank of the communicator that will be formed with this id.
@@ -111,6 +117,9 @@ pub fn ask(id: UniqueId, rank: usize, fault: Fault) {
         Fault::AbortHangs => (5, 0, 0),
         Fault::InitHangs => (6, 0, 0),
         Fault::BlockAt(at, millis) => (7, at, millis),
+        Fault::InitBlocks(millis) => (8, 0, millis),
+        Fault::RevokeBlocks(millis) => (9, 0, millis),
+        Fault::IdBlocks(millis) => (10, 0, millis),
     };
     // SAFETY: the id is as long as the function reads.
     let answer = unsafe { function(id.as_bytes().as_ptr(), rank, number, at, value) };

@@ -1,5 +1,6 @@
 //! What goes wrong on request: per communicator id and rank.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,20 @@ pub(crate) struct Faults {
     pub(crate) init_hangs: bool,
     /// The collective whose call takes this long.
     blocks_at: Option<(usize, Duration)>,
+    /// How long the call that begins to form takes.
+    pub(crate) init_blocks: Option<Duration>,
+    /// How long the call that revokes takes.
+    pub(crate) revoke_blocks: Option<Duration>,
+}
+
+thread_local! {
+    /// How long the next call for an id takes on this thread.
+    static ID_BLOCKS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// How long this call for an id takes.
+pub(crate) fn id_blocks() -> Duration {
+    ID_BLOCKS.take()
 }
 
 impl Faults {
@@ -57,6 +72,10 @@ pub(crate) fn ask(id: [u8; 128], rank: usize, fault: i32, at: usize, value: i32)
         5 => faults.abort_hangs = true,
         6 => faults.init_hangs = true,
         7 => faults.blocks_at = Some((at, millis)),
+        8 => faults.init_blocks = Some(millis),
+        9 => faults.revoke_blocks = Some(millis),
+        // There is no communicator yet, so it is this thread's.
+        10 => ID_BLOCKS.set(millis),
         _ => return false,
     }
     true

@@ -104,6 +104,7 @@ extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
 
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
+    std::thread::sleep(faults::id_blocks());
     unsafe { (*id).bytes = job::new_id() };
     SUCCESS
 }
@@ -128,6 +129,7 @@ extern "C" fn ncclCommInitRankConfig(
     }
     faults::ask_from_environment(id.bytes, rank as usize);
     let comm = Comm::new(job, rank as usize);
+    std::thread::sleep(comm.faults().init_blocks.unwrap_or_default());
     unsafe { *out = comm::handle_of(&comm) };
     comm.in_background(|comm| comm.job.wait_for_all(comm));
     IN_PROGRESS
@@ -363,6 +365,7 @@ extern "C" fn ncclCommRevoke(comm: *mut c_void, flags: c_int) -> c_int {
     if flags != 0 || comm.is_revoked() {
         return INVALID_ARGUMENT;
     }
+    std::thread::sleep(comm.faults().revoke_blocks.unwrap_or_default());
     comm.revoke();
     comm.in_background(|comm| comm.drain());
     IN_PROGRESS
