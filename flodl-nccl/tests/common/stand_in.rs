@@ -23,13 +23,21 @@ pub enum Variant {
 
 /// The stand-in with its devices.
 pub fn bench() -> Bench {
-    static BENCH: LazyLock<Bench> = LazyLock::new(|| {
-        let path = build(Variant::Whole);
-        let library = Library::open(&candidate(&path)).expect("the stand-in is a whole NCCL");
-        let devices = Cuda::open(&text(&path)).and_then(|cuda| cuda.devices()).expect("and a driver");
-        Bench { library, devices, is_stand_in: true }
-    });
+    static BENCH: LazyLock<Bench> = LazyLock::new(|| bench_of(Variant::Whole));
     BENCH.clone()
+}
+
+/// A variant with its devices.
+pub fn bench_of(variant: Variant) -> Bench {
+    let path = build(variant);
+    let library = Library::open(&candidate(&path)).expect("the stand-in is a whole NCCL");
+    let devices = Cuda::open(&text(&path)).and_then(|cuda| cuda.devices()).expect("and a driver");
+    Bench { library, devices, is_stand_in: true }
+}
+
+/// Where the whole one is, for processes that load it themselves.
+pub fn path() -> String {
+    text(&build(Variant::Whole))
 }
 
 /// Where a variant is found.
@@ -45,7 +53,8 @@ fn text(path: &Path) -> String {
     path.to_str().expect("the target folder has a plain name").to_owned()
 }
 
-/// Compiles a variant, once in a process; the result replaces an older one whole, since other processes may be at it.
+/// Compiles a variant, unless it is there and newer than its sources; the result replaces an older one whole, since other
+/// processes may be at it.
 fn build(variant: Variant) -> PathBuf {
     static BUILT: Mutex<Vec<(Variant, PathBuf)>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,9 +62,14 @@ fn build(variant: Variant) -> PathBuf {
         return path.clone();
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in/main.rs");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in");
+    let source = sources.join("main.rs");
     let name = format!("libstand_in_{variant:?}").to_lowercase();
     let path = folder.join(format!("{name}.so"));
+    if is_newer(&path, &sources) {
+        built.push((variant, path.clone()));
+        return path;
+    }
     let fresh = folder.join(format!("{name}.{}", std::process::id()));
     // The compiler beside the cargo that runs the tests.
     let cargo = std::env::var_os("CARGO").map(PathBuf::from);
@@ -71,6 +85,14 @@ fn build(variant: Variant) -> PathBuf {
     std::fs::rename(&fresh, &path).expect("the target folder is writable");
     built.push((variant, path.clone()));
     path
+}
+
+/// Whether a file is there and newer than all of a folder's.
+fn is_newer(path: &Path, folder: &Path) -> bool {
+    let modified = |path: &Path| path.metadata().and_then(|found| found.modified()).ok();
+    let Some(made) = modified(path) else { return false };
+    let newest = std::fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|file| modified(&file.path()));
+    newest.max().is_some_and(|newest| newest < made)
 }
 
 /// What a rank is asked to do wrong; collectives of a rank count from 0.
