@@ -70,13 +70,22 @@ impl Comm {
     fn begin(library: &Library, place: Place, limit: Duration) -> Result<Self, CallError> {
         library.features().require(Capability::NonBlocking)?;
         let Place { id, rank, size } = place;
-        if rank >= size {
-            return Err(CallError::Argument(format!("rank {rank} is not one of {size}: ranks count from 0")));
-        }
-        let number = |value: u32| {
-            c_int::try_from(value).map_err(|_| CallError::Argument(format!("{value} ranks are more than NCCL counts")))
-        };
-        let (live, progress) = Live::init(library, number(size)?, id, number(rank)?)?;
+        let (raw_rank, raw_size) = numbers(place)?;
+        let (live, progress) = Live::init(library, raw_size, id, raw_rank)?;
+        Ok(Self::of(library, live, progress, (rank, size), limit))
+    }
+
+    /// Begins to become a member of a communicator that grows (2.29.2 or newer), on the calling thread's current device. The
+    /// id is [`grow_id`](Self::grow_id)'s, and new ranks count on from those that there are.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`init_rank`](Self::init_rank).
+    pub fn join(library: &Library, place: Place, limit: Duration) -> Result<Self, CallError> {
+        live::no_group()?;
+        let Place { id, rank, size } = place;
+        let (raw_rank, raw_size) = numbers(place)?;
+        let (live, progress) = Live::join(library, raw_size, id, raw_rank)?;
         Ok(Self::of(library, live, progress, (rank, size), limit))
     }
 
@@ -272,6 +281,38 @@ impl Comm {
         self.born(unborn, progress, place, limit)?.ok_or_else(none)
     }
 
+    /// Makes the id for new members, once for each time that it grows (2.29.2 or newer).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Missing`] with an older library, [`CallError::Failed`] with its error.
+    pub fn grow_id(&self) -> Result<UniqueId, CallError> {
+        let mut inside = self.ready()?;
+        inside.resting()?.live.grow_id(&self.shared.library)
+    }
+
+    /// Makes a communicator of its members, who keep their ranks, and new ones, who [`join`](Self::join) (2.29.2 or newer).
+    /// Nothing may be in flight. The member that made the id brings it. This communicator is aborted afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`split`](Self::split), and [`CallError::Argument`] where it would not become larger.
+    pub fn grow(&self, id: Option<UniqueId>, size: u32, limit: Duration) -> Result<Self, CallError> {
+        if size <= self.size {
+            return Err(CallError::Argument(format!("{size} ranks are no more than the {} there are", self.size)));
+        }
+        let (_, raw_size) = numbers(Place { id: UniqueId::from_bytes([0; UniqueId::BYTES]), rank: self.rank, size })?;
+        let (unborn, progress) = {
+            let mut inside = self.ready()?;
+            let resting = inside.resting()?;
+            let (unborn, progress) = resting.live.grow(&self.shared.library, raw_size, id)?;
+            resting.is_pending = progress == Progress::InProgress;
+            (unborn, progress)
+        };
+        let none = || CallError::Argument("the library made no communicator for this rank".to_owned());
+        self.born(unborn, progress, (self.rank, size), limit)?.ok_or_else(none)
+    }
+
     /// The address of a new communicator is there once the parent is ready, and not before.
     fn born(
         &self,
@@ -307,7 +348,6 @@ impl Comm {
         ending::end(&self.shared, Way::Abort, limit)
     }
 
-    /// Takes the communicator for a call that needs the last one to be done.
     /// Takes the communicator for a call of its own, which would belong to a group that is open on this thread.
     fn ready(&self) -> Result<Inside<'_>, CallError> {
         live::no_group()?;
@@ -375,6 +415,17 @@ impl AbortHandle {
     pub fn end(&self) -> Option<End> {
         self.shared.slot.end()
     }
+}
+
+/// A place as the library takes it: the rank and the size.
+fn numbers(Place { rank, size, .. }: Place) -> Result<(c_int, c_int), CallError> {
+    if rank >= size {
+        return Err(CallError::Argument(format!("rank {rank} is not one of {size}: ranks count from 0")));
+    }
+    let number = |value: u32| {
+        c_int::try_from(value).map_err(|_| CallError::Argument(format!("{value} ranks are more than NCCL counts")))
+    };
+    Ok((number(rank)?, number(size)?))
 }
 
 fn poll(shared: &Shared, limit: Duration) -> Result<Progress, CallError> {

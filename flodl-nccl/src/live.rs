@@ -79,6 +79,62 @@ impl Live {
         }
     }
 
+    /// Begins to make a rank a member of a communicator that grows, on the calling thread's current device.
+    pub(crate) fn join(
+        library: &Library,
+        size: c_int,
+        id: UniqueId,
+        rank: c_int,
+    ) -> Result<(Self, Progress), CallError> {
+        const CALL: &str = "ncclCommGrow";
+        let function = library.gated(library.api().grow, Capability::Grow, CALL)?;
+        let place = Place::new();
+        let mut config = Config::NON_BLOCKING;
+        let id = id.raw();
+        // SAFETY: without a communicator of its own the rank brings the id, which is read before the call returns, as is the
+        // configuration; the place lives for good.
+        let code = unsafe { function(ptr::null_mut(), size, &raw const id, rank, place.raw(), &raw mut config) };
+        let progress = library.done(CALL, code)?;
+        match place.take() {
+            Some(live) => Ok((live, progress)),
+            None => Err(CallError::Failed { call: CALL, code: ErrorCode::Internal, detail: String::new() }),
+        }
+    }
+
+    /// Makes the id that new members bring when the communicator grows.
+    pub(crate) fn grow_id(&mut self, library: &Library) -> Result<UniqueId, CallError> {
+        const CALL: &str = "ncclCommGetUniqueId";
+        let function = library.gated(library.api().grow_id, Capability::Grow, CALL)?;
+        let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw();
+        // SAFETY: the communicator is live and nobody else is inside it; an id of this size is written.
+        let code = unsafe { function(self.raw(), &raw mut id) };
+        match library.done(CALL, code)? {
+            Progress::Ready => Ok(UniqueId::from_bytes(id.0)),
+            Progress::InProgress => Err(CallError::InProgress),
+        }
+    }
+
+    /// Begins to make a communicator of this one's members and new ones. Whoever made the id brings it.
+    pub(crate) fn grow(
+        &mut self,
+        library: &Library,
+        size: c_int,
+        id: Option<UniqueId>,
+    ) -> Result<(Unborn, Progress), CallError> {
+        const CALL: &str = "ncclCommGrow";
+        /// A member keeps its rank.
+        const SAME: c_int = -1;
+        let function = library.gated(library.api().grow, Capability::Grow, CALL)?;
+        let place = Place::new();
+        let mut config = Config::NON_BLOCKING;
+        let id = id.map(UniqueId::raw);
+        let brought = id.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: the communicator is live and nobody else is inside it; the id and the configuration are read before the call
+        // returns, and the place lives for good.
+        let code = unsafe { function(self.raw(), size, brought, SAME, place.raw(), &raw mut config) };
+        Ok((Unborn(place), library.done(CALL, code)?))
+    }
+
     /// How the communicator stands.
     pub(crate) fn poll(&mut self, library: &Library) -> Result<Progress, CallError> {
         const CALL: &str = "ncclCommGetAsyncError";

@@ -13,7 +13,8 @@ use flodl_nccl::session::{Replica, Round};
 use flodl_nccl::{Comm, Place, Progress};
 
 tests_on_each! {
-    a_replica_is_looked_at_and_read_back, 1;
+    kernels_find_what_a_replica_holds, 1;
+    kernels_make_the_outer_steps_of_a_host_bit_by_bit, 1;
     an_average_is_by_mass_and_its_measures_are_those_of_the_host, 2;
     whoever_has_no_mass_gives_nothing_whatever_it_holds, 2;
     all_take_the_roots_replica_bit_by_bit, 2;
@@ -106,7 +107,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn a_replica_is_looked_at_and_read_back(bench: &Bench) {
+fn kernels_find_what_a_replica_holds(bench: &Bench) {
     ranks(bench, 1, Outer::Average, |mut of| {
         assert_same(&of.read().0, &floats(0));
         assert_eq!(of.read().1, integers(0));
@@ -262,6 +263,35 @@ fn whoever_comes_later_takes_the_momentum_of_who_has_it(bench: &Bench) {
         (first.digest, second.digest, bits(&of.read().0))
     });
     assert!(results[0] == results[1], "the ranks differ");
+}
+
+/// In a world of one the average is the replica itself, so that each step is known exactly.
+fn kernels_make_the_outer_steps_of_a_host_bit_by_bit(bench: &Bench) {
+    let (rate, momentum) = (0.7_f32, 0.9_f32);
+    for is_nesterov in [false, true] {
+        let outer =
+            if is_nesterov { Outer::Nesterov { rate, momentum } } else { Outer::SlowMomentum { rate, momentum } };
+        ranks(bench, 1, outer, |mut of| {
+            of.round(Task::from_root(0));
+            let mut consensus = floats(0);
+            let mut velocity = vec![0.0_f32; SHAPE.parameters];
+            for window in 1..4 {
+                let moved = |(at, value): (usize, &f32)| value * 1.01 + (at % 13) as f32 / (3.0 * window as f32);
+                let trained: Vec<f32> = consensus.iter().enumerate().map(moved).collect();
+                of.average.load(&trained, &integers(0)).expect("it fits");
+                of.round(Task::of_mass(1.0));
+                let (parameters, buffers) = trained.split_at(SHAPE.parameters);
+                for (place, average) in parameters.iter().enumerate() {
+                    let gradient = consensus[place] - average;
+                    velocity[place] = momentum * velocity[place] + gradient;
+                    let ahead = if is_nesterov { gradient + momentum * velocity[place] } else { velocity[place] };
+                    consensus[place] -= rate * ahead;
+                }
+                consensus[SHAPE.parameters..].copy_from_slice(buffers);
+                assert_same(&of.read().0, &consensus);
+            }
+        });
+    }
 }
 
 /// What a rank has done alone before it meets the others.

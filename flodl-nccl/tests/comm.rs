@@ -23,6 +23,7 @@ tests_on_each! {
     a_split_has_the_ranks_of_one_color, 2;
     survivors_shrink_around_a_dead_rank_in_the_middle_of_a_collective, 3;
     a_revoked_communicator_has_ended_its_work_and_takes_no_more, 2;
+    a_communicator_grows_by_a_new_rank, 3;
     an_abort_ends_a_collective_that_a_peer_never_joins, 2;
     a_rank_that_never_comes_is_a_deadline_and_an_abort_ends_the_waiting, 1;
     arguments_that_contradict_each_other_never_reach_the_library, 1;
@@ -198,6 +199,47 @@ fn a_revoked_communicator_has_ended_its_work_and_takes_no_more(bench: &Bench) {
         let again = of.comm.all_reduce(view(&memory), view(&memory), Reduction::Sum, of.on());
         assert!(matches!(again, Err(CallError::Failed { .. })), "{again:?}");
         assert_eq!(of.comm.close(LIMIT), Ok(End::Aborted), "what is revoked is not finalized");
+    });
+}
+
+fn a_communicator_grows_by_a_new_rank(bench: &Bench) {
+    if !bench.library.features().has(Capability::Grow) && !bench.is_stand_in {
+        return common::skip("grow: the library is older than 2.29.2");
+    }
+    // The stand-in of every test is of an older version.
+    let bench = if bench.is_stand_in { &stand_in::bench_of(Variant::New) } else { bench };
+    let (give, take) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let newcomer = scope.spawn(move || {
+            let id = take.recv().expect("somebody makes it");
+            let device = bench.devices[2].clone();
+            let stream = device.stream().expect("a stream");
+            let comm = Comm::join(&bench.library, Place { id, rank: 2, size: 3 }, LIMIT).expect("it begins");
+            comm.settle(LIMIT).expect("every rank comes");
+            let of = RankOf { rank: 2, comm, stream, device };
+            let sum = reduced(&of, &[4.0], Reduction::Sum);
+            close(of);
+            sum
+        });
+        let give = std::sync::Mutex::new(give);
+        let sums = ranks(bench, 2, |of| {
+            let id = (of.rank == 0).then(|| of.comm.grow_id().expect("an id"));
+            if let Some(id) = id {
+                give.lock().expect("no panic").send(id).expect("it is waited for");
+            }
+            let smaller = of.comm.grow(id, 2, LIMIT).map(|comm| comm.rank());
+            assert!(matches!(smaller, Err(CallError::Argument(_))), "{smaller:?}");
+            let larger = of.comm.grow(id, 3, LIMIT).expect("the others come");
+            larger.settle(LIMIT).expect("it is ready");
+            assert_eq!(of.comm.abort(LIMIT), Ok(End::Aborted));
+            let of = RankOf { comm: larger, ..of };
+            assert_eq!((of.comm.rank(), of.comm.size()), (of.rank, 3), "members keep their ranks");
+            let sum = reduced(&of, &[of.rank as f32 + 1.0], Reduction::Sum);
+            close(of);
+            sum
+        });
+        assert_eq!(sums, [[7.0], [7.0]]);
+        assert_eq!(newcomer.join().expect("no panic"), [7.0]);
     });
 }
 
@@ -384,6 +426,12 @@ fn a_library_is_asked_for_no_more_than_its_version_has() {
     let refused = Comm::init_rank(&old, Place { id, rank: 0, size: 1 }, LIMIT).map(|comm| comm.rank());
     let found = old.version();
     assert_eq!(refused, Err(CallError::Missing(MissingCapability { capability: Capability::NonBlocking, found })));
+    ranks(&stand_in::bench(), 1, |of| {
+        let found = Version::new(2, 28, 9);
+        let missing = Err(CallError::Missing(MissingCapability { capability: Capability::Grow, found }));
+        assert_eq!(of.comm.grow_id().map(|_| ()), missing);
+        close(of);
+    });
     let new = Library::open(&stand_in::candidate_of(Variant::New)).expect("it is an NCCL");
     assert!(new.features().has(Capability::SharedGpu));
     let broken = Library::open(&stand_in::candidate_of(Variant::Broken)).map(|library| library.version());

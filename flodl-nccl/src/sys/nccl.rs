@@ -79,6 +79,9 @@ functions! {
             fn(RawComm, c_int, c_int, *mut RawComm, *mut Config) -> Code;
         shrink = c"ncclCommShrink", since Version::new(2, 27, 3),
             fn(RawComm, *mut c_int, c_int, *mut RawComm, *mut Config, c_int) -> Code;
+        grow = c"ncclCommGrow", since Version::new(2, 29, 2),
+            fn(RawComm, c_int, *const RawUniqueId, c_int, *mut RawComm, *mut Config) -> Code;
+        grow_id = c"ncclCommGetUniqueId", since Version::new(2, 29, 2), fn(RawComm, *mut RawUniqueId) -> Code;
         revoke = c"ncclCommRevoke", since Version::new(2, 28, 7), fn(RawComm, c_int) -> Code;
     }
 }

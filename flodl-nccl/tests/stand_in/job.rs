@@ -149,13 +149,27 @@ impl Job {
         all && self.child(parent, &members, 100, out)
     }
 
-    fn child(&self, parent: &Arc<Comm>, members: &[usize], salt: i32, out: usize) -> bool {
-        let Some(place) = members.iter().position(|rank| *rank == parent.rank) else { return false };
+    /// Makes the new communicator of its ranks and others, who bring the id.
+    pub(crate) fn grow(&self, parent: &Arc<Comm>, size: usize, out: usize) -> bool {
+        born(Self::of(self.id_to_grow(), size), parent.rank, out)
+    }
+
+    /// The id that new members bring.
+    pub(crate) fn id_to_grow(&self) -> [u8; 128] {
+        self.id_of_child(200)
+    }
+
+    fn id_of_child(&self, salt: i32) -> [u8; 128] {
         let mut id = self.id;
         id[8] ^= 1;
         id[12..16].copy_from_slice(&salt.to_le_bytes());
         id[16] = id[16].wrapping_add(1);
-        born(Self::of(id, members.len()), place, out)
+        id
+    }
+
+    fn child(&self, parent: &Arc<Comm>, members: &[usize], salt: i32, out: usize) -> bool {
+        let Some(place) = members.iter().position(|rank| *rank == parent.rank) else { return false };
+        born(Self::of(self.id_of_child(salt), members.len()), place, out)
     }
 }
 

@@ -358,6 +358,46 @@ extern "C" fn ncclCommShrink(
     IN_PROGRESS
 }
 
+#[cfg(new)]
+#[unsafe(no_mangle)]
+extern "C" fn ncclCommGetUniqueId(comm: *mut c_void, id: *mut UniqueId) -> c_int {
+    let comm = comm::of(comm, "ncclCommGetUniqueId");
+    unsafe { (*id).bytes = comm.job.id_to_grow() };
+    SUCCESS
+}
+
+#[cfg(new)]
+#[unsafe(no_mangle)]
+extern "C" fn ncclCommGrow(
+    comm: *mut c_void,
+    size: c_int,
+    id: *const UniqueId,
+    rank: c_int,
+    out: *mut *mut c_void,
+    _config: *const Config,
+) -> c_int {
+    if comm.is_null() {
+        // A new member: it brings the id and its rank.
+        if id.is_null() || rank < 0 || rank >= size {
+            return INVALID_ARGUMENT;
+        }
+        let job = Job::of(unsafe { (*id).bytes }, size as usize);
+        return if job::born(job, rank as usize, out as usize) { IN_PROGRESS } else { INVALID_USAGE };
+    }
+    let parent = comm::of(comm, "ncclCommGrow");
+    let brings_another = !id.is_null() && unsafe { (*id).bytes } != parent.job.id_to_grow();
+    if rank != -1 || size as usize <= parent.job.size || brings_another {
+        return INVALID_ARGUMENT;
+    }
+    if parent.status() != SUCCESS {
+        return INVALID_USAGE;
+    }
+    unsafe { *out = std::ptr::null_mut() };
+    let out = out as usize;
+    parent.in_background(move |parent| parent.drain() && parent.job.grow(parent, size as usize, out));
+    IN_PROGRESS
+}
+
 #[cfg(not(old))]
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommRevoke(comm: *mut c_void, flags: c_int) -> c_int {
