@@ -5,9 +5,9 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits for threads")]
 
 mod common;
+mod stand_in;
 
 use common::{Numbers, PATIENCE, Seat, run_config};
-use flodl_nccl::{Candidate, Cuda, Library, Source};
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, WindowPlan};
 use flodl_wire::message::nccl::{NewSession, Standing};
 use flodl_wire::message::record::Reason;
@@ -21,11 +21,9 @@ use flodl_worker::trainee::{
 };
 use flodl_worker::worker::{Callbacks, Job, Worker};
 use flodl_worker::{Dtype, Section, TensorSpec};
+use stand_in::place;
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::rc::Rc;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// How long anything may take.
@@ -89,33 +87,6 @@ impl Trainee for Model {
         writer.write(TensorMut::F32(&mut self.mean));
         Ok(())
     }
-}
-
-/// Compiles the stand-in, once in a process.
-fn stand_in() -> &'static Path {
-    static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../flodl-nccl/tests/stand_in/main.rs");
-        let (path, fresh) = (folder.join("libstand_in.so"), folder.join(format!("stand_in.{}", std::process::id())));
-        let beside = std::env::var_os("CARGO")
-            .map(PathBuf::from)
-            .and_then(|cargo| Some(cargo.parent()?.join("rustc")).filter(|rustc| rustc.exists()));
-        let mut rustc = Command::new(beside.unwrap_or_else(|| "rustc".into()));
-        rustc.args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "stand_in", "-O", "-Cdebuginfo=0"]);
-        let output = rustc.arg("-o").arg(&fresh).arg(source).output().expect("rustc can be started");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        std::fs::rename(&fresh, &path).expect("the target folder is writable");
-        path
-    });
-    &PATH
-}
-
-/// The stand-in, and its device of this number.
-fn place(device: u32) -> Result<Place, NcclError> {
-    let path = stand_in().to_str().unwrap().to_owned();
-    let devices = Cuda::open(&path)?.devices()?;
-    let library = Library::open(&Candidate { path, source: Source::Named }).expect("it is a whole NCCL");
-    Ok(Place { library, device: devices[device as usize].clone() })
 }
 
 /// A rank.

@@ -13,8 +13,11 @@ use crate::cargo;
 use crate::failure::Failure;
 use crate::tally::{self, Tally};
 
-/// The crate whose tests these are.
+/// The crate of the probe, and of most tests.
 const PACKAGE: &str = "flodl-nccl";
+
+/// The crate whose ranks are whole workers.
+const WORKER: &str = "flodl-worker";
 
 /// How long one test may take.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -22,26 +25,32 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Which tests are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
-    /// One GPU: the driver.
+    /// One GPU: the driver, the kernels, and two ranks on it that average over the CPU.
     Device,
-    /// NCCL: loading, communicators and sessions.
+    /// NCCL: loading, communicators, averages, sessions, ranks as processes.
     Nccl,
     /// Both.
     All,
 }
 
+/// Tests of one program: its crate and name, and what the names of the tests begin with.
+type Tests = (&'static str, &'static str, &'static str);
+
 impl Tier {
-    /// The test programs of the tier, and what the names of their tests begin with.
-    fn programs(self) -> &'static [(&'static str, &'static str)] {
-        const ALL: &[(&str, &str)] = &[
-            ("device", "on_gpus::"),
-            ("loading", "the_real_library"),
-            ("comm", "on_gpus::"),
-            ("session", "on_gpus::"),
+    fn tests(self) -> &'static [Tests] {
+        const ALL: &[Tests] = &[
+            (PACKAGE, "device", "on_gpus::"),
+            (PACKAGE, "average", "on_gpus::kernels_"),
+            (WORKER, "one_gpu", "on_gpus::"),
+            (PACKAGE, "loading", "the_real_library"),
+            (PACKAGE, "comm", "on_gpus::"),
+            (PACKAGE, "average", "on_gpus::"),
+            (PACKAGE, "session", "on_gpus::"),
+            (PACKAGE, "processes", "on_gpus::"),
         ];
         match self {
-            Self::Device => &ALL[..1],
-            Self::Nccl => &ALL[1..],
+            Self::Device => &ALL[..3],
+            Self::Nccl => &ALL[3..],
             Self::All => ALL,
         }
     }
@@ -119,10 +128,10 @@ fn verdicts(found: &Found) -> Vec<String> {
 pub(crate) fn test(args: &[String], tier: Tier, name: &str) -> Result<(), Failure> {
     no_arguments(args, name)?;
     let mut tally = Tally::default();
-    for (program, begins) in tier.programs() {
-        let path = build(program)?;
-        for test in tests_of(&path, begins)? {
-            let (outcome, said) = run_one(&path, &test, DEADLINE)?;
+    for (package, program, begins) in tier.tests() {
+        let path = build(package, program)?;
+        for test in tests_of(package, &path, begins)? {
+            let (outcome, said) = run_one(package, &path, &test)?;
             match &outcome {
                 Outcome::Passed => println!("passed   {program}: {test}"),
                 Outcome::Skipped(why) => println!("skipped  {program}: {test}: {why}"),
@@ -143,15 +152,17 @@ fn no_arguments(args: &[String], name: &str) -> Result<(), Failure> {
 }
 
 /// Builds a test program and returns its path.
-fn build(program: &str) -> Result<PathBuf, Failure> {
+fn build(package: &str, program: &str) -> Result<PathBuf, Failure> {
+    let features = if package == WORKER { &["--features", "nccl"][..] } else { &[] };
     let output = cargo::command()
-        .args(["test", "--quiet", "--package", PACKAGE, "--test", program, "--no-run", "--message-format", "json"])
+        .args(["test", "--quiet", "--package", package, "--test", program, "--no-run", "--message-format", "json"])
+        .args(features)
         .stderr(Stdio::inherit())
         .output()
         .map_err(cargo::no_cargo)?;
     let messages = String::from_utf8_lossy(&output.stdout);
     let path = test_program(&messages, program).filter(|_| output.status.success());
-    path.ok_or_else(|| Failure::failed(format!("the tests `{program}` of {PACKAGE} do not build")))
+    path.ok_or_else(|| Failure::failed(format!("the tests `{program}` of {package} do not build")))
 }
 
 /// The path of a test program in cargo's JSON messages, one a line.
@@ -164,8 +175,8 @@ fn test_program(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// The names of a program's tests that begin so.
-fn tests_of(path: &PathBuf, begins: &str) -> Result<Vec<String>, Failure> {
-    let output = command(path)
+fn tests_of(package: &str, path: &PathBuf, begins: &str) -> Result<Vec<String>, Failure> {
+    let output = command(package, path)
         .arg("--list")
         .output()
         .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
@@ -181,9 +192,9 @@ fn listed<'a>(text: &'a str, begins: &str) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(|line| line.strip_suffix(": test")).filter(move |test| test.starts_with(begins))
 }
 
-fn command(path: &PathBuf) -> Command {
+fn command(package: &str, path: &PathBuf) -> Command {
     let mut command = Command::new(path);
-    command.current_dir(cargo::root().join(PACKAGE));
+    command.current_dir(cargo::root().join(package));
     command
 }
 
@@ -206,12 +217,12 @@ fn outcome_tally(outcome: &Outcome) -> Tally {
 
 /// Runs one test, and ends it where it outlives the deadline. What it says goes to a file, so that a test that is stuck
 /// cannot hold a pipe open.
-fn run_one(path: &PathBuf, test: &str, deadline: Duration) -> Result<(Outcome, String), Failure> {
+fn run_one(package: &str, path: &PathBuf, test: &str) -> Result<(Outcome, String), Failure> {
     let file = std::env::temp_dir().join(format!("flodl-cuda-test-{}", std::process::id()));
     let lost = |error: std::io::Error| Failure::failed(format!("{test}: {error}"));
     let output = std::fs::File::options().write(true).create_new(true).open(&file).map_err(lost)?;
     let errors = output.try_clone().map_err(lost)?;
-    let mut child = command(path)
+    let mut child = command(package, path)
         .args(["--exact", test, "--test-threads", "1", "--nocapture"])
         .stdin(Stdio::null())
         .stdout(output)
@@ -223,7 +234,7 @@ fn run_one(path: &PathBuf, test: &str, deadline: Duration) -> Result<(Outcome, S
         if let Some(status) = child.try_wait().map_err(lost)? {
             break Some(status);
         }
-        if started.elapsed() > deadline {
+        if started.elapsed() > DEADLINE {
             child.kill().map_err(lost)?;
             child.wait().map_err(lost)?;
             break None;
@@ -233,7 +244,7 @@ fn run_one(path: &PathBuf, test: &str, deadline: Duration) -> Result<(Outcome, S
     let said = String::from_utf8_lossy(&std::fs::read(&file).map_err(lost)?).into_owned();
     std::fs::remove_file(&file).map_err(lost)?;
     let outcome = match status {
-        None => Outcome::Failed(format!("it was still going after {deadline:?} and was ended")),
+        None => Outcome::Failed(format!("it was still going after {DEADLINE:?} and was ended")),
         Some(status) => judge(status.success(), &status.to_string(), &said),
     };
     Ok((outcome, said))
