@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::fmt;
 
+#[cfg(feature = "library")]
 use crate::sys::nccl::{IN_PROGRESS, SUCCESS};
 
 /// Why a call of NCCL failed.
@@ -59,6 +60,7 @@ impl fmt::Display for ErrorCode {
 }
 
 /// How a call that may go on in the background stands.
+#[cfg(feature = "library")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// The call is done: a collective is on its stream, a communicator can be used.
@@ -68,6 +70,7 @@ pub enum Progress {
     InProgress,
 }
 
+#[cfg(feature = "library")]
 impl Progress {
     /// Reads a result; "in progress" is no success, and what is unknown is an error.
     ///
@@ -90,7 +93,7 @@ impl Progress {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "library"))]
 mod tests {
     use super::*;
 

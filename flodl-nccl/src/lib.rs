@@ -20,6 +20,7 @@
 //! - Dropping a communicator aborts it in the background; it neither blocks nor panics.
 //!
 //! ```
+//! # #[cfg(feature = "library")] {
 //! use flodl_nccl::{Capability, Features, Library, Version};
 //!
 //! let features = Features::of(Version::from_code(21_403)?);
@@ -28,52 +29,80 @@
 //!     Ok(library) => assert!(library.version() >= Version::new(2, 0, 0)),
 //!     Err(error) => assert!(error.to_string().contains("FLODL_NCCL")),
 //! }
+//! # }
 //! # Ok::<(), flodl_nccl::VersionError>(())
 //! ```
 //!
-//! The crate has no features.
+//! # Features
+//!
+//! - `library` (default): finding, loading and calling NCCL. Without it there is [`session`]'s decision making alone, for
+//!   whoever decides and calls nothing.
 
 #![deny(unsafe_code)]
 
 pub mod average;
 mod code;
+#[cfg(feature = "library")]
 mod comm;
+#[cfg(feature = "library")]
 #[expect(unsafe_code, reason = "it calls the CUDA driver")]
 mod cuda;
+#[cfg(feature = "library")]
 mod ending;
+#[cfg(feature = "library")]
 mod environment;
+#[cfg(feature = "library")]
 mod error;
 mod features;
+#[cfg(feature = "library")]
 mod group;
+#[cfg(feature = "library")]
 #[expect(unsafe_code, reason = "it loads the library and asks it what needs no communicator")]
 mod library;
+#[cfg(feature = "library")]
 #[expect(unsafe_code, reason = "every raw call on a communicator is in it")]
 mod live;
+#[cfg(feature = "library")]
 #[expect(unsafe_code, reason = "views of memory that others own")]
 mod memory;
+#[cfg(feature = "library")]
 mod search;
 pub mod session;
+#[cfg(feature = "library")]
 mod slot;
+#[cfg(feature = "library")]
 #[expect(unsafe_code, reason = "it opens libraries and gives symbols their types")]
 mod sys;
 mod unique_id;
 mod version;
+#[cfg(feature = "library")]
 mod wait;
 
-pub use code::{ErrorCode, Progress};
+pub use code::ErrorCode;
+#[cfg(feature = "library")]
+pub use code::Progress;
+#[cfg(feature = "library")]
 pub use comm::{AbortHandle, Comm, InitAllError, Part, Place};
+#[cfg(feature = "library")]
 pub use cuda::{Cuda, CudaError, Device, Memory, Stream};
+#[cfg(feature = "library")]
 pub use ending::EndError;
+#[cfg(feature = "library")]
 pub use environment::Environment;
+#[cfg(feature = "library")]
 pub use error::{CallError, End};
 pub use features::{Capability, Features, MissingCapability};
+#[cfg(feature = "library")]
 pub use group::Group;
+#[cfg(feature = "library")]
 pub use library::{Attempt, Library, LoadError, Unfit};
+#[cfg(feature = "library")]
 pub use memory::{Buffer, DataType, Reduction, StreamRef};
+#[cfg(feature = "library")]
 pub use search::{Candidate, SearchPath, Source};
 pub use unique_id::UniqueId;
 pub use version::{Version, VersionError};
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "library"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

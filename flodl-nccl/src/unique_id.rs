@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+#[cfg(feature = "library")]
 use crate::sys::nccl::{ID_BYTES, RawUniqueId};
 
 /// The id of a communicator that is to be: one rank asks the library for it, and every rank brings it to
-/// [`Comm::init_rank`](crate::Comm::init_rank).
+/// `Comm::init_rank`.
 ///
 /// It holds an address and a secret of the rank that made it, so it travels inside authenticated frames and is never
 /// printed.
@@ -14,7 +15,7 @@ pub struct UniqueId([u8; Self::BYTES]);
 
 impl UniqueId {
     /// Its length in bytes.
-    pub const BYTES: usize = ID_BYTES;
+    pub const BYTES: usize = 128;
 
     /// An id that another rank sent.
     #[must_use]
@@ -28,10 +29,14 @@ impl UniqueId {
         &self.0
     }
 
+    #[cfg(feature = "library")]
     pub(crate) const fn raw(self) -> RawUniqueId {
         RawUniqueId(self.0)
     }
 }
+
+#[cfg(feature = "library")]
+const _: () = assert!(UniqueId::BYTES == ID_BYTES, "what the library makes fits");
 
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,21 +3,25 @@
 //! A communicator cannot lose a member: when one dies, every survivor's collective hangs. So survivors abort (or revoke)
 //! theirs, the coordinator lets one of them make a new id, all form a new communicator, restore what they had before the
 //! round, and the round is issued again. [`Session`] is a rank's part of that, [`Rendezvous`] the coordinator's;
-//! [`Runner`] carries out what a session decides, and a [`Watchdog`] sees to it that its calls come back.
+//! `Runner` carries out what a session decides, and a `Watchdog` sees to it that its calls come back.
 //!
 //! Time is an argument, and every wait has a deadline that follows from one [`Patience`].
 
 mod rank;
 mod rendezvous;
+#[cfg(feature = "library")]
 mod runner;
+#[cfg(feature = "library")]
 mod watchdog;
 
 use std::fmt;
 use std::time::Duration;
 
 pub use rank::{Effect, Form, Input, Report, Session, Stopped, Why};
-pub use rendezvous::{Order, Rendezvous, Said, Stop};
+pub use rendezvous::{Order, Rendezvous, Said, Stop, Waits};
+#[cfg(feature = "library")]
 pub use runner::{Outcome, Replica, Runner, Tools};
+#[cfg(feature = "library")]
 pub use watchdog::{Guard, Watchdog};
 
 pub use crate::sys::end_process;

@@ -222,6 +222,8 @@ struct Settings {
     own: Member,
     patience: Patience,
     features: Features,
+    /// The coordinator may have a smaller communicator made out of one that lost members.
+    shrinks: bool,
 }
 
 /// A rank's session: inputs with the time, and effects to be drained after each.
@@ -244,7 +246,7 @@ impl Session {
     #[must_use]
     pub fn new(own: Member, patience: Patience, features: Features) -> Self {
         Self {
-            settings: Settings { own, patience, features },
+            settings: Settings { own, patience, features, shrinks: true },
             state: State::Out,
             newest: Generation(0),
             dead: BTreeSet::new(),
@@ -252,6 +254,14 @@ impl Session {
             longest: Duration::ZERO,
             effects: VecDeque::new(),
         }
+    }
+
+    /// The same under a coordinator that only ever has communicators formed anew: one that lost a member is aborted at once, and
+    /// nothing of it goes on while another one is waited for.
+    #[must_use]
+    pub fn never_shrunk(mut self) -> Self {
+        self.settings.shrinks = false;
+        self
     }
 
     /// The next thing to do; after each input all of them are to be taken.
@@ -433,7 +443,8 @@ impl Session {
     /// Ends the communicator's work because of something that happened.
     fn stop(&mut self, why: Why, now: Moment) {
         let is_usable = matches!(self.state, State::Ready { .. } | State::InRound { .. });
-        let can_shrink = self.settings.features.has(Capability::Shrink) && matches!(why, Why::PeerDied(_));
+        let Settings { features, shrinks, .. } = &self.settings;
+        let can_shrink = *shrinks && features.has(Capability::Shrink) && matches!(why, Why::PeerDied(_));
         if !is_usable || !can_shrink {
             if self.group().is_some() || matches!(self.state, State::Closing { .. }) {
                 self.stop_for(Some(why), None, now);

@@ -60,6 +60,15 @@ pub enum Order {
     Stop(Stop),
 }
 
+/// Whom a rendezvous waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waits {
+    /// For an id.
+    Id(Member),
+    /// For these to have formed the communicator.
+    Formed(Vec<Member>),
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Idle,
@@ -127,6 +136,16 @@ impl Rendezvous {
     pub fn next_deadline(&self) -> Option<Moment> {
         match &self.state {
             State::Asking { until, .. } | State::Forming { until, .. } => Some(*until),
+            State::Idle | State::Established => None,
+        }
+    }
+
+    /// Whom it waits for, where it is at work.
+    #[must_use]
+    pub fn waits(&self) -> Option<Waits> {
+        match &self.state {
+            State::Asking { asked, .. } => Some(Waits::Id(*asked)),
+            State::Forming { formed, .. } => Some(Waits::Formed(self.members.difference(formed).copied().collect())),
             State::Idle | State::Established => None,
         }
     }

@@ -25,7 +25,7 @@ const ARROWS: [Arrows; 9] = [
     Arrows { from: "flodl-nccl", always: &[], under: &[], dev: &[] },
     Arrows {
         from: "flodl-coord",
-        always: &["flodl-wire", "flodl-elche"],
+        always: &["flodl-wire", "flodl-elche", "flodl-nccl"],
         under: &[
             ("flodl-relay", &["cli", "sim"]),
             ("flodl-monitor", &["cli"]),
@@ -99,6 +99,12 @@ fn check_manifest(arrows: &Arrows, file: &str, text: &str, manifest: &DeTable<'_
 impl Arrows {
     fn allow(&self, dependency: &Dependency) -> Result<(), (String, String)> {
         let Dependency { name, is_dev, optional, with_features, .. } = dependency;
+        if self.from == "flodl-coord" && name == "flodl-nccl" && !with_features.is_empty() {
+            return Err((
+                "flodl-nccl is linked for its decisions alone, which load nothing".to_owned(),
+                "take it without features".into(),
+            ));
+        }
         if self.always.contains(&name.as_str()) || (*is_dev && self.dev.contains(&name.as_str())) {
             return Ok(());
         }
