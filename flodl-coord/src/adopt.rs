@@ -1,18 +1,14 @@
 //! Ranks that go on under another controller, each where it stands.
 
-use crate::agreement::Lists;
 use crate::chronicle::Chronicle;
 use crate::context::Context;
 use crate::formation::{Agreed, run_config};
 use crate::id;
 use crate::ledger::Ledger;
 use crate::members::{State, Work};
-use crate::metrics::Figures;
 use crate::roles::Roles;
-use crate::running::{Cycle, Held, Losses, Running};
-use crate::saving::Saving;
+use crate::running::{Held, Running};
 use crate::stalled::Pace;
-use core::time::Duration;
 use flodl_elche::{Cadence, WindowSample};
 use flodl_wire::commit::CommitState;
 use flodl_wire::message::commit::CommitHead;
@@ -20,7 +16,6 @@ use flodl_wire::message::control::{Next, RoundOutcome, WindowPlan};
 use flodl_wire::message::report::{RankState, SyncAck};
 use flodl_wire::message::{Control, Report};
 use flodl_wire::{Rank, Round, Time, WindowId};
-use std::collections::BTreeMap;
 
 /// Brings the ranks back into the run that `commit` is the newest record of. Gives what they said, which counts now.
 pub(crate) fn adopt(
@@ -53,35 +48,16 @@ impl Running {
         now: Time,
     ) -> Running {
         let head = commit.map(CommitState::head);
-        let overlaps = ledger.overlaps();
         let next = |head: &CommitHead| if head.is_final { Next::Final } else { Next::Window };
         let done =
             |head: &CommitHead| (head.moment.round, RoundOutcome::Committed { version: head.version }, next(head));
-        let mut metrics = Figures::new(&agreed.agreement.scalars);
-        metrics.of(ledger.epoch, now);
-        let lists = Lists::of(agreed.agreement.manifest, agreed.tensors.clone());
         Running {
-            agreed,
-            scheduler,
-            ledger,
-            overlaps,
             consensus: head.map(|head| Held { version: head.version, digest: head.digest }),
-            cycle: Cycle::Window,
             window: head.map_or(WindowId(0), |head| head.window),
-            window_began: now,
             next_round: head.map_or(Round(1), |head| Round(head.moment.round.0 + 1)),
-            losses: Losses::default(),
-            rates: BTreeMap::new(),
-            stopping: None,
-            longest_round: Duration::ZERO,
-            lists,
-            orders: BTreeMap::new(),
             last_done: head.map(done),
-            roles,
-            saving: Saving::default(),
-            cut_short: None,
-            metrics,
             chronicle: Some(chronicle),
+            ..Running::idle((agreed, scheduler), ledger, roles, now)
         }
     }
 

@@ -32,6 +32,7 @@ impl Running {
         if let Some(Held { version, .. }) = self.consensus
             && let Some(trigger) = self.roles.due(Role::Checkpoint)
             && !self.agreed.agreement.saves
+            && self.is_at_root()
         {
             self.begin_set(ctx, version, &trigger.to_string());
         }
@@ -40,7 +41,7 @@ impl Running {
     /// Begins what is due, before a window is planned. Gives what it will probably cost whom.
     pub(crate) fn begin_duties(&mut self, ctx: &mut Context<'_>) -> Vec<(Slot, Duration)> {
         let Some(Held { version, .. }) = self.consensus else { return Vec::new() };
-        if let Some(trigger) = self.roles.due(Role::Checkpoint) {
+        if let Some(trigger) = self.roles.due(Role::Checkpoint).filter(|_| self.is_at_root()) {
             self.begin_set(ctx, version, &trigger.to_string());
         }
         for role in [Role::Evaluation, Role::Checkpoint] {

@@ -13,7 +13,7 @@ use crate::id;
 use crate::ledger::{Settlement, Verdict};
 use crate::members::{Member, State, Work};
 use crate::reason;
-use crate::round::{OpenRound, Out, RoundPart};
+use crate::round::{OpenRound, Out, Over, RoundPart};
 use crate::running::{Cycle, Held, Running, Step};
 use flodl_elche::{Norms, RoundFeedback};
 use flodl_wire::message::Control;
@@ -39,13 +39,20 @@ impl Running {
     /// Ends the open round, whose fold and answers are all there.
     pub(crate) fn close_round(&mut self, ctx: &mut Context<'_>) -> Step {
         let Cycle::Round(open) = std::mem::replace(&mut self.cycle, Cycle::Window) else { return Step::Again };
-        let Ok(folded) = open.finished().cloned() else { return Step::Again };
+        let Ok(mut folded) = open.finished().cloned() else { return Step::Again };
         let parts = open.parts_folded(&folded);
+        folded.any_mass &= self.counts(ctx, &open, (&folded, &parts));
         let settled = self.settle(ctx, &open, (folded.any_mass, &parts));
         self.tell_quarantine(ctx);
         let closing = self.decide(ctx, &open, (&folded, &parts), settled);
         if let RoundOutcome::Committed { version } = closing.outcome {
             self.consensus = Some(Held { version, digest: folded.digest });
+            if let Some(nccl) = self.nccl.as_mut().filter(|_| !open.is_over_nccl()) {
+                nccl.at_root = Some(version);
+            }
+        }
+        if let Some(nccl) = &mut self.nccl {
+            nccl.abandon();
         }
         self.update_members(ctx, &open, &closing);
         self.record_round(ctx, &open, &closing);
@@ -58,7 +65,7 @@ impl Running {
         if took < ctx.deadlines.round_ceiling(self.longest_round) {
             self.longest_round = self.longest_round.max(took);
         }
-        if folded.any_mass {
+        if folded.any_mass && open.over != Over::Handover {
             self.feed_scheduler(ctx, &open);
             self.roles.committed(self.consensus.map_or(Version(0), |held| held.version));
         }
@@ -66,6 +73,9 @@ impl Running {
         ctx.broadcast(Control::RoundDone { round: open.id, outcome: closing.outcome, next: closing.next });
         if closing.next == Next::Final {
             return Step::Final;
+        }
+        if self.wants_handover(ctx) {
+            return self.hand_over(ctx);
         }
         self.let_go(ctx);
         if self.consensus.is_none() || ctx.members.tally().counts.active == 0 {
@@ -80,7 +90,31 @@ impl Running {
             self.window_began = ctx.now;
             return Step::Again;
         }
+        if self.wants_handover(ctx) {
+            return self.hand_over(ctx);
+        }
         self.plan_window(ctx)
+    }
+
+    /// Where ranks average among themselves: one of them gives the controller the consensus.
+    fn hand_over(&mut self, ctx: &mut Context<'_>) -> Step {
+        self.request_params(ctx, Reason::new("handover", "the controller takes the consensus, to save it"))
+    }
+
+    /// Whether what the root has folded is a consensus. One that has another than the ranks have fills what nobody gave with
+    /// that; and who hands over may hold something else by then.
+    fn counts(&self, ctx: &mut Context<'_>, open: &OpenRound, (folded, parts): (&Folded, &Parts)) -> bool {
+        if open.is_over_nccl() || self.is_at_root() {
+            return true;
+        }
+        let differs = self.consensus.is_some_and(|held| held.digest != folded.digest);
+        if open.over == Over::Handover && folded.any_mass && differs {
+            let source = open.parts().iter().find(|(_, part)| part.part == Part::Source).map(|(rank, _)| *rank);
+            let text = "a rank gave another replica than the consensus to the controller, which does not take it";
+            ctx.alert(Reason::new("digest-differs", text).about(source));
+            return false;
+        }
+        parts.values().any(|&part| part == FoldedPart::Whole)
     }
 
     /// Tells those who keep it what is true now, ahead of everybody who acts on it.
@@ -149,9 +183,9 @@ impl Running {
         let holding = open.parts().iter().filter(|(rank, part)| able(rank, part) && holds(rank, part));
         let holders: BTreeSet<Rank> = holding.map(|(&rank, _)| rank).collect();
         let has_consensus = self.consensus.is_some() || outcome != RoundOutcome::Nothing;
-        // The final consensus is held by somebody, who can evaluate it.
+        // The final consensus is held by somebody, who can evaluate it, and by the controller, which saves it.
         let stops = self.stopping.is_some() && open.next.is_none();
-        let is_final = (self.is_done() || stops) && has_consensus && !holders.is_empty();
+        let is_final = (self.is_done() || stops) && has_consensus && !holders.is_empty() && !open.is_over_nccl();
         let next = if is_final { Next::Final } else { Next::Window };
         Closing { outcome, next, holders, unequal, settled }
     }
@@ -174,8 +208,12 @@ impl Running {
             None if open.parts().iter().any(sourced) => RoundOutcome::Committed { version: Version(0) },
             None => RoundOutcome::Nothing,
             Some(held) if any_mass => RoundOutcome::Committed { version: held.version.next() },
-            Some(held) if open.parts().iter().any(helped) => RoundOutcome::Committed { version: held.version },
-            Some(_) => RoundOutcome::Nothing,
+            Some(held) if (open.is_over_nccl() || self.is_at_root()) && open.parts().iter().any(helped) => {
+                RoundOutcome::Committed { version: held.version }
+            }
+            Some(_) if open.is_over_nccl() || self.is_at_root() => RoundOutcome::Nothing,
+            // What the root sent is a consensus that is in force no more: not even a broken replica takes it.
+            Some(_) => RoundOutcome::Again,
         }
     }
 
@@ -228,6 +266,9 @@ impl Running {
             digests_equal: closing.unequal.is_empty(),
         };
         ctx.event(kind, None);
+        if open.over == Over::Handover {
+            return;
+        }
         let losses = std::mem::take(&mut self.losses);
         let divergence = |(&rank, part): (&Rank, &RoundPart)| Some((rank, part.received()?.divergence?));
         let root = RootRound {

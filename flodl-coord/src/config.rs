@@ -217,10 +217,6 @@ impl Config {
         if self.min_ranks == 0 || self.min_ranks > self.world_size {
             return Err(ConfigError::MinRanks { min: self.min_ranks, world: self.world_size });
         }
-        if !self.mode.is_cpu() {
-            let use_instead = "cpu-cadence, cpu-async or cpu-sync";
-            return Err(ConfigError::Mode { mode: self.mode.to_string(), use_instead });
-        }
         if self.batch_size == Some(0) {
             return Err(ConfigError::BatchSize);
         }

@@ -1,6 +1,7 @@
 //! The coordinator's state machine: inputs in, outputs out, time as an argument.
 
 use crate::agreement::ManifestPart;
+use crate::averaging::{Folder, Snapshot};
 use crate::chronicle::Chronicle;
 use crate::config::{Config, ConfigError, Deadlines};
 use crate::context::Context;
@@ -12,7 +13,7 @@ use crate::ledger::Told;
 use crate::members::Members;
 use crate::reattach::Loss;
 use crate::restart::{self, Returning};
-use crate::running::{Folder, Running, Snapshot, Step, Stopping};
+use crate::running::{Running, Step, Stopping};
 use crate::standstill::Standstill;
 use crate::watch::Watch;
 use crate::{Breach, Input, Output};
@@ -193,6 +194,15 @@ impl Coordinator {
                 running.snapshot(&mut ctx, rank, &Snapshot { round, steps, told: Told { epoch, ranges } })
             }
             (Phase::Running(running), Report::SyncAck(ack)) => running.acknowledged(rank, ack),
+            (Phase::Running(running), Report::NcclAck(ack)) => running.nccl_answered(rank, ack),
+            (Phase::Running(running), Report::NewNcclIdGenerated { session, outcome }) => {
+                running.nccl_id(&mut ctx, (rank, session), outcome);
+                Ok(())
+            }
+            (Phase::Running(running), Report::NcclSession { session, standing }) => {
+                running.nccl_stands(&mut ctx, (rank, session), &standing);
+                Ok(())
+            }
             (Phase::Running(running), Report::Intent(intent)) => {
                 running.intent(rank, intent);
                 Ok(())
@@ -237,16 +247,25 @@ impl Coordinator {
                 self.end(4, Some(Reason::new("stopped-at-once", "stopped at once, on request, after saving")), now);
             }
             Phase::Forming(_) => self.end(1, Some(Reason::new("stopped", "stopped before the run began")), now),
-            Phase::Running(_) | Phase::Finishing(_) => {
-                let why = Reason::new("stopped-at-once", "stopped at once, on request: what was not saved is lost");
-                self.end(1, Some(why), now);
+            Phase::Running(running) if running.anybody_inside() => {
+                running.lose_collective(&mut ctx, Reason::new("stopped-at-once", "stopped at once, on request"));
             }
+            Phase::Running(_) | Phase::Finishing(_) => self.end_at_once(now),
             Phase::Returning(_) | Phase::Ended => {}
         }
     }
 
+    fn end_at_once(&mut self, now: Time) {
+        let why = Reason::new("stopped-at-once", "stopped at once, on request: what was not saved is lost");
+        self.end(1, Some(why), now);
+    }
+
     pub(crate) fn advance(&mut self, now: Time) {
         loop {
+            // Nobody is told to end while anybody is in a collective.
+            if self.stops > 1 && matches!(&self.phase, Phase::Running(running) if !running.anybody_inside()) {
+                return self.end_at_once(now);
+            }
             let mut ctx = context(&self.config, self.deadlines, &mut self.members, &mut self.out, now);
             match &mut self.phase {
                 Phase::Ended => return,

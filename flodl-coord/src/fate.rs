@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use flodl_wire::message::nccl::STUCK_EXIT;
 use flodl_wire::message::record::Reason;
 use flodl_wire::message::report::ExitStatus;
 use flodl_wire::{Rank, Round};
@@ -64,6 +65,8 @@ pub enum Fate {
         /// The time given.
         within: Duration,
     },
+    /// It did not begin to form the communicator that the others formed, or came to nothing in all attempts.
+    NoCommunicator,
     /// It did not end within the time given for it.
     Overdue {
         /// The time given.
@@ -158,13 +161,15 @@ impl Fate {
             Fate::Failed { .. } | Fate::NotStarted { .. } | Fate::Breach(_) | Fate::Refused(_) => true,
             // Its process lives: what hangs is its own code, maybe over these samples.
             Fate::Stalled { .. } => true,
+            // Its library did not come back; no samples can help that.
+            Fate::Exited { status: ExitStatus::Code(STUCK_EXIT), .. } => false,
             Fate::Exited { status: ExitStatus::Code(_), .. } => true,
             Fate::Exited { status: ExitStatus::Signal(signal), .. } => CRASHES.contains(signal),
             Fate::Exited { status: ExitStatus::Unknown, .. } => false,
             Fate::Finished | Fate::Left | Fate::Disconnected { .. } | Fate::Silent { .. } | Fate::HostLost { .. } => {
                 false
             }
-            Fate::OutOfSync { .. } | Fate::ListLate { .. } | Fate::Overdue { .. } => false,
+            Fate::OutOfSync { .. } | Fate::ListLate { .. } | Fate::Overdue { .. } | Fate::NoCommunicator => false,
         }
     }
 
@@ -183,6 +188,7 @@ impl Fate {
             Fate::OutOfSync { .. } => "out-of-sync",
             Fate::Stalled { .. } => "stalled",
             Fate::ListLate { .. } => "list-late",
+            Fate::NoCommunicator => "no-communicator",
             Fate::Overdue { .. } => "overdue",
         }
     }
@@ -206,6 +212,9 @@ impl fmt::Display for Fate {
             Fate::NotStarted { error } => write!(f, "its process could not be started: {error}"),
             Fate::Exited { status, last_lines } => {
                 match status {
+                    ExitStatus::Code(STUCK_EXIT) => {
+                        write!(f, "its process ended with status {STUCK_EXIT}: NCCL did not come back from a call")?;
+                    }
                     ExitStatus::Code(code) => write!(f, "its process ended with status {code}")?,
                     ExitStatus::Signal(signal) => write!(f, "its process was killed by {}", signal_name(*signal))?,
                     ExitStatus::Unknown => f.write_str("its process ended, the system does not say how")?,
@@ -231,6 +240,7 @@ impl fmt::Display for Fate {
             Fate::ListLate { within } => {
                 write!(f, "it did not send its list of tensors within {within:?} of being asked")
             }
+            Fate::NoCommunicator => f.write_str("it did not come into the communicator that the others formed"),
             Fate::Overdue { within } => write!(f, "it did not end within {within:?} of being told to"),
         }
     }
@@ -274,6 +284,8 @@ mod tests {
             exited(ExitStatus::Signal(9), ""),
             exited(ExitStatus::Signal(15), ""),
             exited(ExitStatus::Unknown, ""),
+            exited(ExitStatus::Code(STUCK_EXIT), ""),
+            Fate::NoCommunicator,
             Fate::Silent { patience: Duration::from_secs(10) },
             Fate::HostLost { error: "reset".into() },
         ];

@@ -99,6 +99,14 @@ impl Finishing {
             return;
         };
         self.stage = Stage::Saving;
+        if !self.running.is_at_root() {
+            let text =
+                format!("{} is lost with the last rank that held it: the controller has not got it", held.version);
+            ctx.alert(Reason::new("consensus-lost", text));
+            self.saved = Saved::Failed;
+            self.stage = self.shut_down(ctx);
+            return;
+        }
         let saving = &self.running.saving;
         if saving.is_written(held.version) {
             self.saved = Saved::Written;

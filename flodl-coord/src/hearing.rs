@@ -1,8 +1,8 @@
 //! What hosts and ranks say: who may come in, who is gone, and whether somebody spoke out of turn.
 
+use crate::averaging::Folder;
 use crate::coordinator::{Coordinator, Phase, context};
 use crate::members::{HostLink, State};
-use crate::running::Folder;
 use crate::{Fate, Output};
 use flodl_wire::limits::RANKS_MAX;
 use flodl_wire::message::control::Control;

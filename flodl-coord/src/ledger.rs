@@ -286,6 +286,11 @@ impl Ledger {
         self.stream.enter_round(id::slot(rank), round.0);
     }
 
+    /// The round is run again under another number: what the rank has in it stays trained, and is in the next one.
+    pub(crate) fn leave_round(&mut self, rank: Rank, round: Round) {
+        self.stream.settle(round.0, id::slot(rank), Settled::Keep);
+    }
+
     /// The round is over: what was folded whole is committed, the rest goes back.
     pub(crate) fn settle(&mut self, rank: Rank, round: Round, verdict: Verdict) -> Settlement {
         let outcome = match verdict.part {

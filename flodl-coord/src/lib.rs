@@ -63,9 +63,13 @@
 mod adopt;
 mod agenda;
 mod agreement;
+mod averaging;
 mod boundary;
 mod chronicle;
 mod closing;
+mod collecting;
+mod collective;
+mod communicators;
 mod config;
 mod context;
 mod coordinator;

@@ -60,10 +60,10 @@ impl Running {
         let goes_on = self.overlaps && self.stopping.is_none() && !self.needs_everybody();
         let ends = self.window;
         let next = goes_on.then(|| self.plan_next(ctx));
-        self.open_round(ctx, ends, why);
+        let step = self.open_round(ctx, ends, why);
         if let Cycle::Round(open) = &mut self.cycle {
             open.next = next;
         }
-        Step::Again
+        step
     }
 }

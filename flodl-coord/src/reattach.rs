@@ -178,14 +178,17 @@ impl Coordinator {
     }
 
     /// What a rank said around the loss. Most of it was heard; the rest is heard now. Of a round that was open when the link
-    /// broke nothing counts any more.
+    /// broke nothing counts any more, unless ranks average it among themselves.
     pub(crate) fn repeated(&mut self, rank: Rank, word: Report, now: Time) {
         let state = self.members.get(rank).map(|member| &member.state);
         let counts = match (&word, state) {
             (Report::WindowReport(report), Some(State::Active(Work::Training { window, .. }))) => {
                 *window == report.window
             }
-            (Report::WindowReport(_) | Report::SnapshotReady { .. } | Report::SyncAck(_), _) => false,
+            (Report::SnapshotReady { .. }, _) => {
+                matches!(&self.phase, Phase::Running(running) if running.is_over_nccl())
+            }
+            (Report::WindowReport(_) | Report::SyncAck(_), _) => false,
             _ => true,
         };
         if counts {
@@ -198,7 +201,8 @@ impl Running {
     /// A rank's link is gone.
     fn cut(&mut self, ctx: &mut Context<'_>, rank: Rank) {
         let in_round = matches!(&self.cycle, Cycle::Round(open) if open.parts().contains_key(&rank));
-        if in_round {
+        // What ranks average among themselves does not go through their hosts.
+        if in_round && !self.is_over_nccl() {
             self.out_of_round(rank, Out::Cut, ctx.now);
             self.outdate(ctx, rank);
         }
@@ -266,5 +270,7 @@ impl Running {
             State::Leaving { finished: false } => ctx.tell(rank, Control::Shutdown),
             _ => {}
         }
+        // The round ends its window, which it may not have heard of either.
+        self.tell_collective(ctx, state);
     }
 }

@@ -1,6 +1,7 @@
 //! One average, from `RequestParams` to its commit: who takes part, what has come, and what is still missing.
 
 use crate::Fate;
+use crate::collective::Collective;
 use crate::context::Context;
 use crate::gate::list;
 use crate::members::{Members, Work};
@@ -18,8 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct OpenRound {
     pub(crate) id: Round,
     pub(crate) requested: Time,
-    parts: BTreeMap<Rank, RoundPart>,
-    lacking: Lacking,
+    pub(crate) parts: BTreeMap<Rank, RoundPart>,
+    pub(crate) lacking: Lacking,
+    /// How it is averaged.
+    pub(crate) over: Over,
     /// The window that ends with it.
     pub(crate) window: WindowId,
     /// Where ranks train on: the windows that begin at their snapshots.
@@ -36,11 +39,22 @@ pub(crate) struct OpenRound {
     pub(crate) nobody_late: bool,
 }
 
+/// How a round is averaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// Through the folds.
+    Cpu,
+    /// Through the folds, where ranks otherwise average among themselves: one gives the consensus that all hold to the root.
+    Handover,
+    /// By the ranks among themselves.
+    Nccl(Collective),
+}
+
 /// Who is expected to say something in it; kept as words come and ranks go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Lacking {
-    snapshots: BTreeSet<Rank>,
-    acks: BTreeSet<Rank>,
+pub(crate) struct Lacking {
+    pub(crate) snapshots: BTreeSet<Rank>,
+    pub(crate) acks: BTreeSet<Rank>,
 }
 
 /// One rank's part in it.
@@ -56,6 +70,8 @@ pub(crate) struct RoundPart {
     pub(crate) out: Option<Out>,
     /// Samples that were leased to it when it came out: whether it had trained them was not heard.
     pub(crate) unheard: u64,
+    /// It has trained something and gives nothing: its replica is not finite.
+    pub(crate) is_unfit: bool,
 }
 
 /// How a rank came to be out of a round.
@@ -75,6 +91,13 @@ pub(crate) enum Unfinished<'a> {
         /// Who.
         missing: &'a BTreeSet<Rank>,
     },
+    /// Every snapshot is taken, and there is no communicator of those who take part.
+    Communicator,
+    /// These have not come out of the round's collectives.
+    Collective {
+        /// Who.
+        missing: &'a BTreeSet<Rank>,
+    },
     /// The root has not folded it although every snapshot is taken.
     Fold {
         /// Whom the folds say that they wait for.
@@ -88,17 +111,19 @@ pub(crate) enum Unfinished<'a> {
 }
 
 impl OpenRound {
-    /// Opens a round over everybody who can take part. Where no consensus exists yet, the lowest rank is its source.
-    pub(crate) fn open(ctx: &Context<'_>, (id, window): (Round, WindowId), consensus: bool) -> OpenRound {
+    /// Opens a round over everybody who can take part. Where no consensus exists yet, the lowest rank is its source; where the
+    /// root is to have the one that exists, the lowest that holds it.
+    pub(crate) fn open(ctx: &Context<'_>, (id, window): (Round, WindowId), consensus: bool, over: Over) -> OpenRound {
         let taking = ctx.members.iter().filter(|member| member.takes_part());
         let mut parts: BTreeMap<Rank, RoundPart> = taking
             .map(|member| {
                 let part = if member.is_active() { Part::Contribute } else { Part::Receive };
-                let (incarnation, unheard) = (member.incarnation, 0);
-                (member.rank, RoundPart { incarnation, part, steps: None, ack: None, out: None, unheard })
+                (member.rank, RoundPart::new(member.incarnation, part))
             })
             .collect();
-        if let Some(source) = parts.values_mut().next().filter(|_| !consensus) {
+        let hands_over = over == Over::Handover;
+        let able = |part: &&mut RoundPart| !consensus || (hands_over && part.part == Part::Contribute);
+        if let Some(source) = parts.values_mut().find(able) {
             source.part = Part::Source;
         }
         let waits = Waits::new(ctx.deadlines.silence);
@@ -110,6 +135,7 @@ impl OpenRound {
             requested: now,
             parts,
             lacking,
+            over,
             window,
             next: None,
             folded: None,
@@ -124,10 +150,11 @@ impl OpenRound {
         &self.parts
     }
 
-    /// A rank has taken its snapshot, of so many steps.
-    pub(crate) fn take_snapshot(&mut self, rank: Rank, steps: u64, now: Time) {
+    /// A rank has taken its snapshot, of so many steps. Has it trained anything?
+    pub(crate) fn take_snapshot(&mut self, rank: Rank, (steps, trained): (u64, bool), now: Time) {
         if let Some(part) = self.parts.get_mut(&rank) {
             part.steps = Some(steps);
+            part.is_unfit = steps == 0 && trained;
             self.lacking.snapshots.remove(&rank);
             self.snapshot_at = now;
         }
@@ -170,8 +197,12 @@ impl OpenRound {
         match &self.folded {
             Some(folded) if acks.is_empty() => Ok(folded),
             Some(_) => Err(Unfinished::Acks { missing: acks }),
-            None if snapshots.is_empty() => Err(Unfinished::Fold { waits: &self.waits }),
-            None => Err(Unfinished::Snapshots { missing: snapshots }),
+            None if !snapshots.is_empty() => Err(Unfinished::Snapshots { missing: snapshots }),
+            None => Err(match &self.over {
+                Over::Cpu | Over::Handover => Unfinished::Fold { waits: &self.waits },
+                Over::Nccl(collective) if collective.issued.is_some() => Unfinished::Collective { missing: acks },
+                Over::Nccl(_) => Unfinished::Communicator,
+            }),
         }
     }
 
@@ -183,6 +214,8 @@ impl OpenRound {
                 missing.iter().map(|&rank| (rank, Fate::Stalled { still })).collect()
             }
             Err(Unfinished::Fold { .. }) => self.to_account(members, &self.waits.causes(), still),
+            // Where one does not come, all hang: who it is turns out where they form another.
+            Err(Unfinished::Communicator | Unfinished::Collective { .. }) => Vec::new(),
         }
     }
 
@@ -234,6 +267,10 @@ impl OpenRound {
 }
 
 impl RoundPart {
+    pub(crate) fn new(incarnation: Incarnation, part: Part) -> RoundPart {
+        RoundPart { incarnation, part, steps: None, ack: None, out: None, unheard: 0, is_unfit: false }
+    }
+
     /// Whether its words about the round count: it is not out of it.
     pub(crate) fn is_awaited(&self) -> bool {
         self.out.is_none()
@@ -254,6 +291,11 @@ impl fmt::Display for Unfinished<'_> {
                     Some((rank, chunk)) => write!(f, "the fold waits for chunk {chunk} of {rank}"),
                 };
             }
+            Unfinished::Communicator => return f.write_str("every snapshot is taken, and there is no communicator"),
+            Unfinished::Collective { missing } => {
+                f.write_str("waiting for the collective of ")?;
+                missing
+            }
             Unfinished::Snapshots { missing } => {
                 f.write_str("waiting for the snapshot of ")?;
                 missing
@@ -272,6 +314,8 @@ impl From<&Unfinished<'_>> for Reason {
         let text = unfinished.to_string();
         match *unfinished {
             Unfinished::Fold { waits } => Reason::new("folding", text).about(waits.first().map(|(rank, _)| rank)),
+            Unfinished::Communicator => Reason::new("communicator", text),
+            Unfinished::Collective { missing } => Reason::new("collective", text).about(missing.iter().copied()),
             Unfinished::Snapshots { missing } => Reason::new("snapshots", text).about(missing.iter().copied()),
             Unfinished::Acks { missing } => Reason::new("acknowledgements", text).about(missing.iter().copied()),
         }

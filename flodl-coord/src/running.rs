@@ -1,6 +1,7 @@
 //! The run itself: windows and rounds in turn, until the last epoch is committed or somebody stops it.
 //!
-//! This file has what it is told and when it moves on; `planning` has the next window, `closing` the end of a round.
+//! This file has what it is told and when it moves on; `planning` has the next window, `averaging` the open round and `closing`
+//! its end.
 //!
 //! Where ranks train on while they average (`overlap`), a round is opened together with the windows that begin at its
 //! snapshots, and both go on side by side.
@@ -11,23 +12,24 @@
 
 use crate::agreement::Lists;
 use crate::chronicle::Chronicle;
+use crate::collecting::WithoutNccl;
+use crate::communicators::Communicators;
 use crate::context::Context;
 use crate::formation::Agreed;
 use crate::gate::{self, Fire, Hold};
 use crate::id;
-use crate::ledger::{Ledger, Told};
-use crate::members::{Member, State, Work, World};
+use crate::ledger::Ledger;
+use crate::members::{State, Work, World};
 use crate::metrics::Figures;
 use crate::roles::Roles;
-use crate::round::{OpenRound, Out, RoundPart};
+use crate::round::{OpenRound, Out, Unfinished};
 use crate::saving::Saving;
 use crate::{Breach, Deadlines, Fate, TooManyLost};
 use core::time::Duration;
 use flodl_elche::{Cadence, Policy, WindowSample};
-use flodl_wire::message::Control;
-use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
+use flodl_wire::message::control::{Next, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::{Body, EventKind, Node, RankWindow, Reason};
-use flodl_wire::message::report::{Folded, SyncAck, WindowReport};
+use flodl_wire::message::report::WindowReport;
 use flodl_wire::{Range, Rank, Round, Time, Version, WindowId};
 use std::collections::BTreeMap;
 
@@ -38,6 +40,8 @@ pub(crate) struct Running {
     pub(crate) ledger: Ledger,
     pub(crate) consensus: Option<Held>,
     pub(crate) cycle: Cycle,
+    /// Where ranks average among themselves: their communicators.
+    pub(crate) nccl: Option<Communicators>,
     /// Ranks train on while they average.
     pub(crate) overlaps: bool,
     pub(crate) window: WindowId,
@@ -73,6 +77,10 @@ pub(crate) enum Stopping {
     Request,
     /// More ranks are missing than it bears.
     Losses(TooManyLost),
+    /// Ranks cannot average among themselves any more.
+    NoCommunicator(WithoutNccl),
+    /// Nobody that is left holds the consensus.
+    ConsensusLost,
 }
 
 impl Stopping {
@@ -81,6 +89,11 @@ impl Stopping {
         match self {
             Stopping::Request => Reason::new("stopped", "stopped on request"),
             Stopping::Losses(lost) => Reason::from(&lost),
+            Stopping::NoCommunicator(why) => why.reason(),
+            Stopping::ConsensusLost => Reason::new(
+                "consensus-lost",
+                "no rank that is left holds the consensus: go on from the newest checkpoint",
+            ),
         }
     }
 }
@@ -108,22 +121,6 @@ pub(crate) struct Losses {
     pub(crate) count: u64,
 }
 
-/// Whose fold waits.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Folder {
-    Host,
-    Root,
-}
-
-/// What a rank says of its snapshot.
-pub(crate) struct Snapshot {
-    pub(crate) round: Round,
-    /// Optimizer steps in it since the last one that was folded.
-    pub(crate) steps: u64,
-    /// The positions trained in those steps.
-    pub(crate) told: Told,
-}
-
 /// Where the run goes after an input.
 pub(crate) enum Step {
     /// Nowhere yet; [`Running::hold`] says why.
@@ -144,21 +141,33 @@ impl Running {
         agreed.speeds.iter().for_each(|&(rank, speed)| scheduler.expect(id::slot(rank), speed));
         let overlaps = ctx.config.mode.policy() == Policy::Async;
         let ledger = Ledger::new((agreed.epoch_len, agreed.epochs), agreed.batch_size, overlaps);
-        let round =
-            open_round(ctx, (Round(0), WindowId(0)), false, Reason::new("first", "the first parameters are spread"));
+        let mut running = Running::idle((agreed, scheduler), ledger, Roles::new(ctx.config.duties), ctx.now);
+        running.nccl = (!ctx.config.mode.is_cpu()).then(|| Communicators::new(ctx.config.patience));
+        running.open_round(ctx, WindowId(0), Reason::new("first", "the first parameters are spread"));
+        running
+    }
+
+    /// A run in which nothing has happened yet.
+    pub(crate) fn idle(
+        (agreed, scheduler): (Box<Agreed>, Box<dyn Cadence>),
+        ledger: Ledger,
+        roles: Roles,
+        now: Time,
+    ) -> Running {
         let mut metrics = Figures::new(&agreed.agreement.scalars);
-        metrics.of(ledger.epoch, ctx.now);
+        metrics.of(ledger.epoch, now);
         let lists = Lists::of(agreed.agreement.manifest, agreed.tensors.clone());
         Running {
+            overlaps: ledger.overlaps(),
             agreed,
             scheduler,
             ledger,
             consensus: None,
-            cycle: Cycle::Round(round),
-            overlaps,
+            cycle: Cycle::Window,
+            nccl: None,
             window: WindowId(0),
-            window_began: ctx.now,
-            next_round: Round(1),
+            window_began: now,
+            next_round: Round(0),
             losses: Losses::default(),
             rates: BTreeMap::new(),
             stopping: None,
@@ -166,7 +175,7 @@ impl Running {
             lists,
             orders: BTreeMap::new(),
             last_done: None,
-            roles: Roles::new(ctx.config.duties),
+            roles,
             saving: Saving::default(),
             cut_short: None,
             metrics,
@@ -256,115 +265,12 @@ impl Running {
         self.extend(ctx);
     }
 
-    /// A rank has taken its snapshot.
-    pub(crate) fn snapshot(&mut self, ctx: &mut Context<'_>, rank: Rank, snapshot: &Snapshot) -> Result<(), Breach> {
-        let Snapshot { round, steps, ref told } = *snapshot;
-        let Cycle::Round(open) = &mut self.cycle else { return Ok(()) };
-        let awaited = |part: &&RoundPart| open.id == round && part.is_awaited() && part.steps.is_none();
-        let Some(part) = open.parts().get(&rank).filter(awaited) else { return Ok(()) };
-        if part.part == Part::Contribute {
-            if ctx.members.get(rank).is_some_and(Member::is_training) {
-                return Err(Breach::Order { round });
-            }
-            self.ledger.enter_round(rank, round, told)?;
-        }
-        open.take_snapshot(rank, steps, ctx.now);
-        let begins = open.next.as_mut().and_then(|next| next.remove(&rank));
-        if self.overlaps
-            && let Some(mut member) = ctx.members.get_mut(rank).filter(|member| member.is_active())
-        {
-            member.state = State::Active(begins.unwrap_or(Work::Idle).begun(ctx.now));
-        }
-        Ok(())
-    }
-
-    /// A rank has the round's result, or knows that it will not come. Its first word counts.
-    pub(crate) fn acknowledged(&mut self, rank: Rank, ack: SyncAck) -> Result<(), Breach> {
-        if let Cycle::Round(open) = &mut self.cycle
-            && open.id == ack.round
-            && let Some(part) = open.parts().get(&rank).filter(|part| part.is_awaited() && part.ack.is_none())
-        {
-            if part.part == Part::Contribute && part.steps.is_none() {
-                return Err(Breach::Order { round: ack.round });
-            }
-            open.take_ack(rank, ack);
-        }
-        Ok(())
-    }
-
-    /// The root has folded the round. Its first word counts.
-    pub(crate) fn folded(&mut self, folded: Folded, now: Time) {
-        if let Cycle::Round(open) = &mut self.cycle
-            && open.id == folded.round
-            && open.folded.is_none()
-        {
-            open.folded = Some(folded);
-            // Who answers has the whole ceiling for it, however long the fold took.
-            open.counts_from = now;
-            open.nobody_late = false;
-        }
-    }
-
-    /// The fold of a rank's host waits for it, or the root for that host: a stall report will name the rank.
-    ///
-    /// Gives those that are cut off from their folds: the round goes on without them.
-    pub(crate) fn fold_waits(
-        &mut self,
-        ctx: &Context<'_>,
-        by: Folder,
-        round: Round,
-        of: (Rank, u32),
-    ) -> Vec<(Rank, Fate)> {
-        if let Cycle::Round(open) = &mut self.cycle
-            && open.id == round
-            && let Some(session) = ctx.members.get(of.0).map(|member| member.session)
-        {
-            match by {
-                Folder::Host => open.waits.of_host(session, of, ctx.now),
-                Folder::Root => open.waits.of_root(session, of, ctx.now),
-            }
-            open.nobody_late = false;
-            return open.cut_off(ctx.members, ctx.now);
-        }
-        Vec::new()
-    }
-
-    /// Who has kept the open round waiting past its ceiling: somebody that is alive and neither contributes nor answers.
-    pub(crate) fn overdue(&mut self, ctx: &mut Context<'_>) -> Vec<(Rank, Fate)> {
-        self.saving.overdue(ctx);
-        let hanging = self.roles.hanging(ctx.now);
-        if !hanging.is_empty() {
-            return hanging;
-        }
-        let due = self.round_deadline(&ctx.deadlines).is_some_and(|at| ctx.now >= at);
-        let Cycle::Round(open) = &mut self.cycle else { return Vec::new() };
-        if !due {
-            return Vec::new();
-        }
-        let still = ctx.now.since(open.counts_from);
-        let late = open.late(ctx.members, still);
-        open.nobody_late = late.is_empty();
-        if !late.is_empty() {
-            // They held up the others, who have the whole ceiling from now on.
-            open.counts_from = ctx.now;
-        }
-        late
-    }
-
     /// When something here is overdue.
     pub(crate) fn deadline(&self, deadlines: &Deadlines) -> Option<Time> {
         let duties = [self.roles.deadline(), self.saving.deadline()];
-        let others = [self.round_deadline(deadlines), self.lists.deadline()];
+        let nccl = self.nccl.as_ref().and_then(|nccl| nccl.deadline());
+        let others = [self.round_deadline(deadlines), self.lists.deadline(), nccl];
         duties.into_iter().chain(others).flatten().min()
-    }
-
-    fn round_deadline(&self, deadlines: &Deadlines) -> Option<Time> {
-        match &self.cycle {
-            Cycle::Round(open) if !open.nobody_late => {
-                Some(open.counts_from.plus(deadlines.round_ceiling(self.longest_round)))
-            }
-            Cycle::Round(_) | Cycle::Window => None,
-        }
     }
 
     /// The next commit is to be the final one; a window that is open ends at each rank's next batch boundary.
@@ -416,18 +322,6 @@ impl Running {
         self.tell_quarantine(ctx);
     }
 
-    /// Nothing more is expected of a rank in the open round. Its whole contribution may be folded already, even where its
-    /// word of the snapshot got lost: what it has trained waits for the fold's verdict. Which of its leases it has trained
-    /// nobody knows where its window report got lost too: they go back, and are repeats if it is folded.
-    pub(crate) fn out_of_round(&mut self, rank: Rank, out: Out, now: Time) {
-        let Cycle::Round(open) = &mut self.cycle else { return };
-        let told = open.parts().get(&rank).is_some_and(|part| part.steps.is_some());
-        let unheard = self.ledger.unheard(rank, told);
-        if open.leave(rank, (out, unheard), now) {
-            self.ledger.enter_round_at_death(rank, open.id);
-        }
-    }
-
     /// Says which samples are set aside, if any new ones are.
     pub(crate) fn tell_quarantine(&mut self, ctx: &mut Context<'_>) {
         for (epoch, samples, ranges) in self.ledger.newly_quarantined() {
@@ -444,6 +338,9 @@ impl Running {
     pub(crate) fn advance(&mut self, ctx: &mut Context<'_>) -> Step {
         if !ctx.members.anybody_lives() {
             return Step::Deserted;
+        }
+        if self.stopping == Some(Stopping::ConsensusLost) {
+            return Step::Final;
         }
         self.roles.give_up_lost(ctx);
         if self.roles.hold().is_none()
@@ -467,6 +364,9 @@ impl Running {
         let astray: Vec<_> = ctx.members.tally().marked.astray.iter().filter_map(astray).collect();
         if !astray.is_empty() {
             return Step::Expel(astray);
+        }
+        if let Some(step) = self.collect(ctx) {
+            return step;
         }
         if let Cycle::Round(open) = &self.cycle {
             return match open.finished() {
@@ -516,6 +416,7 @@ impl Running {
         };
         match (unfinished, self.all_begun().then(|| self.verdict(ctx))) {
             (Some(_), Some(Err(hold @ Hold::InFlight { .. }))) => Some(Reason::from(&hold)),
+            (Some(Unfinished::Communicator), _) => self.hold_of_nccl(),
             (Some(unfinished), _) => Some(Reason::from(&unfinished)),
             (None, _) => self.verdict(ctx).err().as_ref().map(Reason::from),
         }
@@ -542,28 +443,6 @@ impl Running {
         self.close_epochs(ctx);
         self.plan_window(ctx)
     }
-
-    /// Opens a round, for the reason that the gate gave or for another.
-    pub(crate) fn request_params(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
-        self.open_round(ctx, self.window, why)
-    }
-
-    /// Opens the round that ends that window.
-    pub(crate) fn open_round(&mut self, ctx: &mut Context<'_>, window: WindowId, why: Reason) -> Step {
-        let round = open_round(ctx, (self.next_round, window), self.consensus.is_some(), why);
-        self.next_round = Round(self.next_round.0 + 1);
-        self.cut_short = None;
-        self.cycle = Cycle::Round(round);
-        Step::Again
-    }
-}
-
-fn open_round(ctx: &mut Context<'_>, (id, window): (Round, WindowId), consensus: bool, why: Reason) -> Box<OpenRound> {
-    let round = Box::new(OpenRound::open(ctx, (id, window), consensus));
-    ctx.event(EventKind::RoundRequested { round: id }, Some(why));
-    let roster = round.roster(ctx.members);
-    ctx.broadcast(Control::RequestParams { round: id, roster });
-    round
 }
 
 fn show(ranges: &[Range]) -> String {

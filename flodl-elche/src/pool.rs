@@ -71,6 +71,8 @@ pub enum Settled {
     Repeat,
     /// The contribution was not finite: the ranges go back, with a mark against them (see [`Pool::release_poisoned`]).
     Poisoned,
+    /// The round is run again under another number: the ranges stay trained, and are in no round.
+    Keep,
 }
 
 /// What a slot holds, and what is set aside for it.
@@ -415,6 +417,7 @@ impl Pool {
                 self.done.repeats += spans.iter().map(Span::len).sum::<u64>();
             }
             Settled::Poisoned => self.give_back_blamed(&spans),
+            Settled::Keep => self.holdings.entry(slot).or_default().trained.insert_all(&spans),
         }
         spans
     }

@@ -2,8 +2,8 @@
 
 use crate::rank::why;
 use crate::text::{count, plain, ranks};
-use flodl_wire::Incarnation;
 use flodl_wire::message::record::{Event, EventKind, Role};
+use flodl_wire::{Incarnation, Version};
 
 /// What `event` says to a person, on one line; `None` for those that come with every window.
 #[must_use]
@@ -54,12 +54,8 @@ pub fn describe(event: &Event) -> Option<String> {
         EventKind::RankJoined { rank, incarnation: Incarnation(1) } => format!("{rank} joined the run"),
         EventKind::RankJoined { rank, incarnation } => format!("{rank} is back in the run ({incarnation})"),
         EventKind::RankLeft { rank } => format!("{rank} leaves the run{}", because()),
-        EventKind::Resumed { version: Some(version), committed, .. } => {
-            format!("another controller goes on with the run at {version}: {committed} samples are committed")
-        }
-        EventKind::Resumed { version: None, .. } => {
-            "another controller goes on with the run, which has not averaged yet".to_owned()
-        }
+        EventKind::Resumed { version, committed, .. } => resumed(*version, *committed),
+        EventKind::NcclReady { .. } | EventKind::NcclLost { .. } => of_nccl(&event.kind, &because())?,
         EventKind::HostBack { host } => format!("host {} is back", plain(&host.name())),
         // The part of an evaluation that is told is what it found.
         EventKind::RoleDone { role: Role::Checkpoint, done: false, .. } => format!("checkpoint: {}", why()),
@@ -80,4 +76,24 @@ pub fn describe(event: &Event) -> Option<String> {
         | EventKind::RunEnded { .. } => return None,
     };
     Some(told)
+}
+
+fn resumed(version: Option<Version>, committed: u64) -> String {
+    match version {
+        Some(version) => {
+            format!("another controller goes on with the run at {version}: {committed} samples are committed")
+        }
+        None => "another controller goes on with the run, which has not averaged yet".to_owned(),
+    }
+}
+
+/// What is told of communicators.
+fn of_nccl(kind: &EventKind, because: &str) -> Option<String> {
+    match kind {
+        EventKind::NcclReady { session, ranks: its } => Some(format!("{session} is ready, with {}", ranks(its))),
+        EventKind::NcclLost { session, round } => {
+            Some(format!("{round} is averaged again, {session} is lost{because}"))
+        }
+        _ => None,
+    }
 }

@@ -7,7 +7,7 @@ use flodl_wire::message::record::{
     RootRound,
 };
 use flodl_wire::message::report::Evaluation;
-use flodl_wire::{Epoch, HostId, Incarnation, Rank, Round, RunId, Time, Version, WindowId};
+use flodl_wire::{Epoch, HostId, Incarnation, NcclSession, Rank, Round, RunId, Time, Version, WindowId};
 
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -193,6 +193,8 @@ pub(crate) fn one_of_each() -> Vec<Record> {
         because(0, EventKind::Quarantined { epoch: Epoch(0), samples: 10 }, "positions 40..50 ended 2 ranks"),
         event(0, EventKind::RankJoined { rank, incarnation: Incarnation(2) }),
         event(0, EventKind::HostBack { host: host() }),
+        event(0, EventKind::NcclReady { session: NcclSession(2), ranks: vec![Rank(0), rank] }),
+        because(0, EventKind::NcclLost { session: NcclSession(2), round: Round(3) }, "rank 2 died"),
         event(0, EventKind::Resumed { generation: 1, version: Some(Version(7)), committed: 7000, repeats: 0 }),
         died(0, 1, "killed by signal 9"),
         because(0, EventKind::HostLost { host: host() }, "nothing heard for 10 s"),

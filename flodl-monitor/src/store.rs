@@ -238,6 +238,8 @@ impl Store {
             | EventKind::RoleOrdered { .. }
             | EventKind::RoleDone { .. }
             | EventKind::RoundRequested { .. }
+            | EventKind::NcclReady { .. }
+            | EventKind::NcclLost { .. }
             | EventKind::Stall
             | EventKind::Alert => {}
         }

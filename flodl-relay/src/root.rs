@@ -29,7 +29,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub enum Input {
     /// The sizes of the model, before round 0.
     Layout(LayoutSizes),
-    /// What the coordinator broadcasts. The root acts on `RequestParams`, `RoundDone` and `DeclareDead`.
+    /// What the coordinator broadcasts. The root acts on `RequestParams`, `PrepareSync`, `RoundDone` and
+    /// `DeclareDead`.
     Control(Control),
     /// After a restart: that relay sends the consensus in force up, as `Contribution` chunks of that round. No round is open.
     Restore {
@@ -136,6 +137,8 @@ pub struct Root {
     /// As what differences travel between hosts.
     codec: Codec,
     open: Option<OpenRound>,
+    /// The round that ranks average among themselves.
+    elsewhere: Option<Round>,
     coming: Option<Coming>,
     lost: BTreeSet<SessionId>,
     out: VecDeque<Output>,
@@ -221,8 +224,9 @@ impl Root {
     /// A root without a consensus, which reports a wait every quarter of `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Root {
-        let (open, coming, lost, out) = (None, None, BTreeSet::new(), VecDeque::new());
-        Root { patience, consensus: None, outer: None, codec: Codec::F32, open, coming, lost, out, strays: 0 }
+        let (open, elsewhere, coming) = (None, None, None);
+        let (lost, out, codec) = (BTreeSet::new(), VecDeque::new(), Codec::F32);
+        Root { patience, consensus: None, outer: None, codec, open, elsewhere, coming, lost, out, strays: 0 }
     }
 
     /// The same with an outer optimizer between an average and the consensus.
@@ -242,6 +246,8 @@ impl Root {
         match input {
             Input::Layout(sizes) => self.lay_out(sizes),
             Input::Control(Control::RequestParams { round, roster }) => self.begin(round, &roster),
+            Input::Control(Control::PrepareSync { round, .. }) => self.elsewhere = Some(round),
+            Input::Control(Control::RoundDone { round, .. }) if self.elsewhere == Some(round) => self.elsewhere = None,
             Input::Control(Control::RoundDone { round, outcome, .. }) => self.close(round, outcome),
             Input::Control(Control::DeclareDead { rank, incarnation, .. }) => self.dead(rank, incarnation),
             Input::Control(_) | Input::Tick => {}

@@ -3,7 +3,7 @@
 use super::float;
 use super::join::Emulation;
 use super::report::Evaluation;
-use crate::{Epoch, HostId, Incarnation, Rank, Round, RunId, Time, Version, WindowId};
+use crate::{Epoch, HostId, Incarnation, NcclSession, Rank, Round, RunId, Time, Version, WindowId};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -430,5 +430,19 @@ pub enum EventKind {
         committed: u64,
         /// Samples whose work is in the consensus twice.
         repeats: u64,
+    },
+    /// A communicator of these ranks is ready, in order of their places.
+    NcclReady {
+        /// Its number.
+        session: NcclSession,
+        /// Its members.
+        ranks: Vec<Rank>,
+    },
+    /// What was averaged of a round on a communicator came to nothing, for the reason given; it is done again.
+    NcclLost {
+        /// The communicator.
+        session: NcclSession,
+        /// The round.
+        round: Round,
     },
 }

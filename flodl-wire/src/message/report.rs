@@ -85,7 +85,7 @@ pub enum Report {
         /// For which communicator.
         session: NcclSession,
         /// The id; an error is a sentence.
-        outcome: Result<NcclId, String>,
+        outcome: Result<Box<NcclId>, String>,
     },
     /// Where this rank stands with a communicator that it is a member of.
     NcclSession {

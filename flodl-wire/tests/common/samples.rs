@@ -301,7 +301,7 @@ pub fn reports() -> Vec<Report> {
         Report::Intent(Intent::CheckpointNow),
         Report::CheckpointResult { schedule: 3, outcome: Ok(()) },
         Report::CheckpointResult { schedule: 4, outcome: Err("the disk is full".to_owned()) },
-        Report::NewNcclIdGenerated { session: NcclSession(3), outcome: Ok(nccl_id()) },
+        Report::NewNcclIdGenerated { session: NcclSession(3), outcome: Ok(Box::new(nccl_id())) },
         Report::NewNcclIdGenerated { session: NcclSession(3), outcome: Err("there is no NCCL here".to_owned()) },
         standing(Standing::Begun),
         standing(Standing::Ready),

@@ -286,7 +286,9 @@ impl Session {
             Input::Saved { schedule, outcome } => self.saved(schedule, outcome),
             Input::Asked(intent) => self.ask(intent),
             Input::Digested { digest } => self.digested(digest),
-            Input::NcclIdMade { session, outcome } => self.report(Report::NewNcclIdGenerated { session, outcome }),
+            Input::NcclIdMade { session, outcome } => {
+                self.report(Report::NewNcclIdGenerated { session, outcome: outcome.map(Box::new) });
+            }
             Input::NcclStands { session, standing } => self.nccl_stands(session, standing),
             Input::Collected { session, result } => self.collected(session, result),
             Input::Failed(failure) => return Err(failure),

@@ -8,6 +8,9 @@ use flodl_wire::{Round, Time};
 
 /// What averages replicas among the ranks themselves: NCCL, or whatever a test has in its place.
 ///
+/// A communicator that loses a member is aborted, and never made smaller (`Session::never_shrunk` of flodl-nccl): once it is said
+/// to be lost nothing of it is on the device any more.
+///
 /// Nothing here waits for a peer: what an order begins goes on behind it, and is asked for by [`Collectives::poll`].
 pub trait Collectives<T> {
     /// A round begins: whether every float of the replica is finite. From now on, or from the first order to average it, a
