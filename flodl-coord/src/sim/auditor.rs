@@ -1,16 +1,18 @@
 //! What the coordinator is told and says, held against the accounts.
 
 use super::fabric::Fabric;
+use super::ledger::Over;
 use super::violation::Rule;
 use crate::shell::limits::PARTING;
 use crate::{Input, Output};
 use flodl_elche::Mode;
 use flodl_wire::message::Control;
-use flodl_wire::message::control::{RoundOutcome, WindowPlan};
+use flodl_wire::message::control::{RosterEntry, RoundOutcome, WindowPlan};
+use flodl_wire::message::nccl::NcclAck;
 use flodl_wire::message::record::{Body, EventKind, Reason, Role};
 use flodl_wire::message::report::{RankState, Received, WindowReport};
 use flodl_wire::message::{HostReport, Report};
-use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, SessionId, Time, Version, WindowId};
+use flodl_wire::{Epoch, HostId, Incarnation, NcclSession, Range, Rank, Round, SessionId, Time, Version, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A position: its epoch, and where it is in that.
@@ -50,6 +52,9 @@ pub(crate) struct Auditor {
     /// The open round's roster and the root's digest of its result.
     pub(crate) roster: Vec<(SessionId, Rank, Incarnation)>,
     pub(crate) digest: Option<u64>,
+    /// Ranks average it among themselves, on that communicator last.
+    over_nccl: bool,
+    pub(crate) communicator: Option<NcclSession>,
     /// Ranks that have its result, and those that gave something to it.
     answered: BTreeSet<Rank>,
     gave: BTreeSet<Rank>,
@@ -147,6 +152,10 @@ impl Auditor {
 
     /// The ranks of a broken link come out of the open round. Where windows overlap they have nothing any more then.
     fn cut(&mut self, fab: &mut Fabric, session: SessionId) {
+        // What ranks average among themselves goes through no link of theirs.
+        if self.over_nccl {
+            return;
+        }
         let of = |(_, at): &(&Rank, &SessionId)| **at == session;
         let ranks: Vec<Rank> = self.detached.sessions.iter().filter(of).map(|(rank, _)| *rank).collect();
         for rank in ranks {
@@ -174,9 +183,12 @@ impl Auditor {
     fn restated(&mut self, fab: &Fabric, session: SessionId, state: &RankState) {
         self.detached.sessions.insert(state.rank, session);
         self.back.insert((state.rank, state.incarnation));
+        let life = (state.rank, state.incarnation);
         for word in &state.words {
-            if let Report::WindowReport(report) = word {
-                self.reported(fab, (state.rank, state.incarnation), report);
+            match word {
+                Report::WindowReport(report) => self.reported(fab, life, report),
+                Report::SnapshotReady { .. } | Report::NcclAck(_) if self.over_nccl => self.said(fab, life, word),
+                _ => {}
             }
         }
     }
@@ -205,6 +217,9 @@ impl Auditor {
             Report::WindowReport(report) => self.reported(fab, life, report),
             Report::SnapshotReady { ranges, epoch, .. } => self.snapshot(fab, life, (*epoch, ranges)),
             Report::SyncAck(ack) if ack.received().is_some_and(|received| Some(received.digest) == self.digest) => {
+                self.answered.insert(life.0);
+            }
+            Report::NcclAck(NcclAck { session, .. }) if self.communicator == Some(*session) => {
                 self.answered.insert(life.0);
             }
             _ => {}
@@ -336,7 +351,10 @@ impl Auditor {
         if fab.ledger.on_duty.get(&life) != Some(&schedule) {
             self.no_duties(fab, "another evaluation");
         }
-        fab.ledger.on_duty.insert(life, schedule);
+        // Whose link broke is told again, though its answer may be on its way.
+        if fab.ledger.did_duty.get(&life) != Some(&schedule) {
+            fab.ledger.on_duty.insert(life, schedule);
+        }
     }
 
     /// Whoever is told to do something for all is waited for, as long as it lives and can answer.
@@ -394,19 +412,14 @@ impl Auditor {
 
     fn broadcast(&mut self, fab: &mut Fabric, control: &Control) {
         match control {
-            Control::RequestParams { round, roster } => {
-                self.no_duties(fab, "a round");
-                for entry in roster {
-                    if self.died((entry.rank, entry.incarnation)).is_some() {
-                        fab.ledger.broken(Rule::DeadPlan, format!("{} is dead and in {round}", entry.rank));
-                    }
-                }
-                self.roster = roster.iter().map(|entry| (entry.session, entry.rank, entry.incarnation)).collect();
-                self.in_round = roster.iter().map(|entry| entry.rank).collect();
-                let lease = |rank| self.leases.get(&rank).map_or(0, |[this, _]| this.len() as u64);
-                self.unheard = self.in_round.iter().map(|&rank| (rank, lease(rank))).collect();
-                let early = self.in_round.iter().copied().filter(|rank| self.is_in_window(*rank)).collect();
-                fab.ledger.opened(*round, roster, early);
+            Control::RequestParams { round, roster } => self.opened(fab, (*round, roster), Over::Folds),
+            Control::PrepareSync { round, roster } => {
+                self.opened(fab, (*round, roster), Over::Nccl { session: None, collected: BTreeMap::new() });
+            }
+            Control::SyncNow { round, session, .. } => {
+                self.communicator = Some(*session);
+                self.answered.clear();
+                fab.ledger.issued(*round, *session);
             }
             Control::RoundDone { round, outcome, .. } => {
                 fab.ledger.closed(*round, *outcome);
@@ -419,6 +432,23 @@ impl Auditor {
             }
             _ => {}
         }
+    }
+
+    fn opened(&mut self, fab: &mut Fabric, (round, roster): (Round, &[RosterEntry]), over: Over) {
+        self.no_duties(fab, "a round");
+        for entry in roster {
+            if self.died((entry.rank, entry.incarnation)).is_some() {
+                fab.ledger.broken(Rule::DeadPlan, format!("{} is dead and in {round}", entry.rank));
+            }
+        }
+        self.over_nccl = matches!(over, Over::Nccl { .. });
+        self.communicator = None;
+        self.roster = roster.iter().map(|entry| (entry.session, entry.rank, entry.incarnation)).collect();
+        self.in_round = roster.iter().map(|entry| entry.rank).collect();
+        let lease = |rank| self.leases.get(&rank).map_or(0, |[this, _]| this.len() as u64);
+        self.unheard = self.in_round.iter().map(|&rank| (rank, lease(rank))).collect();
+        let early = self.in_round.iter().copied().filter(|rank| self.is_in_window(*rank)).collect();
+        fab.ledger.opened(round, roster, (early, over));
     }
 
     fn event(&mut self, fab: &mut Fabric, kind: &EventKind, reason: Option<&Reason>) {

@@ -77,11 +77,23 @@ pub enum Class {
     LostJournal,
     /// The journal cannot be written for a while.
     FullJournal,
+    /// A rank's library does not come back from forming the next communicator.
+    NcclInitHang,
+    /// The next collective of a rank ends with an error of its communicator.
+    NcclAsyncError,
+    /// The next abort of a rank's communicator never returns.
+    NcclAbortHang,
+    /// The next id that a rank is asked for comes too late.
+    NcclLateId,
+    /// A rank's process is killed in its next collective.
+    NcclCrash,
+    /// Somebody asks for the end twice, while ranks average among themselves where they do.
+    StopTwice,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 36] = [
+    pub const ALL: [Class; 42] = [
         Class::RankCrash,
         Class::RankError,
         Class::RelayDeath,
@@ -118,6 +130,12 @@ impl Class {
         Class::SecondController,
         Class::LostJournal,
         Class::FullJournal,
+        Class::NcclInitHang,
+        Class::NcclAsyncError,
+        Class::NcclAbortHang,
+        Class::NcclLateId,
+        Class::NcclCrash,
+        Class::StopTwice,
     ];
 
     /// Its name on the command line and in reports.
@@ -160,6 +178,12 @@ impl Class {
             Class::SecondController => "second-controller",
             Class::LostJournal => "lost-journal",
             Class::FullJournal => "full-journal",
+            Class::NcclInitHang => "nccl-init-hang",
+            Class::NcclAsyncError => "nccl-async-error",
+            Class::NcclAbortHang => "nccl-abort-hang",
+            Class::NcclLateId => "nccl-late-id",
+            Class::NcclCrash => "nccl-crash",
+            Class::StopTwice => "stop-twice",
         }
     }
 
@@ -174,9 +198,22 @@ impl Class {
         matches!(self, Class::DutyError | Class::DutyHang | Class::DutyCrash)
     }
 
+    /// Whether it strikes those who average among themselves, or was drawn from the first by a chance of its own with them.
+    pub(crate) fn is_of_nccl(self) -> bool {
+        matches!(
+            self,
+            Class::NcclInitHang | Class::NcclAsyncError | Class::NcclAbortHang | Class::NcclLateId | Class::NcclCrash
+        )
+    }
+
+    /// Whether it needs what a run over NCCL does not have: a consensus that the controller's relays keep.
+    pub(crate) fn needs_folds(self) -> bool {
+        matches!(self, Class::ControllerRestart | Class::SecondController)
+    }
+
     /// Whether a seed rarely enables it, because it ends the run.
     pub(crate) fn is_rare(self) -> bool {
-        matches!(self, Class::Stop | Class::ControllerDeath | Class::TornWrite)
+        matches!(self, Class::Stop | Class::StopTwice | Class::ControllerDeath | Class::TornWrite)
     }
 }
 

@@ -7,31 +7,27 @@ use super::net::{ConnId, Lane, Node, Packet};
 use super::rounding;
 use super::succession::Paper;
 use super::violation::Rule;
-use crate::coordinator::Phase;
 use crate::journal::{Entry, Image, Journal, Restored, Start};
-use crate::ledger::For;
 use crate::shell::edge;
 use crate::shell::limits::{CONTROL_QUEUE, PARTING};
 use crate::{Config, Coordinator, Input, Membership, Output, SaveRequest, Slowing};
 use core::num::NonZeroU32;
 use flodl_relay::root::{self, Root};
-use flodl_wire::message::control::Part;
-use flodl_wire::message::record::{Body, EventKind};
-use flodl_wire::message::report::{Evaluation, Folded, FoldedPart, SyncAck, SyncOutcome};
-use flodl_wire::message::{Control, Data, HostReport, Report};
+use flodl_wire::message::report::{Folded, FoldedPart};
+use flodl_wire::message::{Control, Data};
 use flodl_wire::{Frame, HostId, Incarnation, Rank, RunId, SessionId, Stream};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A relay's connections.
 #[derive(Debug)]
-struct Peer {
-    host: u32,
+pub(super) struct Peer {
+    pub(super) host: u32,
     /// The session that its relay was connected by first.
     first: SessionId,
     control: ConnId,
     data: ConnId,
     /// Its control connection is open.
-    open: bool,
+    pub(super) open: bool,
     /// What came on its data connection and is not folded yet.
     inbox: VecDeque<Data>,
     /// Nothing more comes, and the root was not told yet.
@@ -45,15 +41,17 @@ pub(crate) struct Controller {
     me: Node,
     pub(crate) core: Coordinator,
     root: Root,
-    peers: BTreeMap<SessionId, Peer>,
+    pub(super) peers: BTreeMap<SessionId, Peer>,
     conns: BTreeMap<ConnId, (SessionId, Lane)>,
-    pending: VecDeque<Input>,
+    pub(super) pending: VecDeque<Input>,
     pub(crate) auditor: Auditor,
     journal: Journal<Paper>,
     generation: u64,
     pub(crate) saves: VecDeque<Box<SaveRequest>>,
     /// Who was told to evaluate first, and through which session.
-    evaluator: Option<(SessionId, Rank, Incarnation)>,
+    pub(super) evaluator: Option<(SessionId, Rank, Incarnation)>,
+    /// Answers to the open round, on whatever communicator (for a mutant).
+    pub(super) answers: Vec<Input>,
     pub(crate) exit: Option<i32>,
     inputs: u64,
 }
@@ -122,6 +120,7 @@ impl Controller {
             generation,
             saves: VecDeque::new(),
             evaluator: None,
+            answers: Vec::new(),
             exit: None,
             inputs: 0,
         }
@@ -320,7 +319,10 @@ impl Controller {
             Output::ToRank { session, rank, incarnation, control } => {
                 self.enqueue(fab, session, Frame::control(Stream::Rank(rank), incarnation, &control));
             }
-            Output::Broadcast(control) => self.broadcast(fab, control),
+            Output::Broadcast(control) => {
+                self.is_stopped(fab, &control);
+                self.broadcast(fab, control);
+            }
             Output::Layout(sizes) => self.tell_root(fab, root::Input::Layout(sizes)),
             Output::CloseHost { session } => self.leave(fab, session),
             Output::Save(request) => self.saves.push_back(request),
@@ -333,6 +335,16 @@ impl Controller {
             }
             Output::Record(_) => {}
             Output::End { exit } => self.exit = Some(exit),
+        }
+    }
+
+    /// Somebody may have waited for ranks to average among themselves, to ask for the end, and again.
+    fn is_stopped(&self, fab: &mut Fabric, control: &Control) {
+        if matches!(control, Control::SyncNow { .. }) && core::mem::take(&mut fab.gathering.stops) {
+            for longest in [20_000_000, 40_000_000] {
+                let after = fab.rng.within(1_000_000, longest);
+                fab.after(after, Event::Told(self.generation, Box::new(Input::Stop)));
+            }
         }
     }
 
@@ -464,132 +476,6 @@ impl Controller {
     /// The bytes of the consensus in force.
     pub(crate) fn consensus(&self) -> Option<(flodl_wire::Version, bytes::Bytes)> {
         self.root.consensus_bytes()
-    }
-
-    // What a mutant makes of inputs and outputs.
-
-    fn mutated(&self, fab: &Fabric, mut input: Input) -> Option<Input> {
-        use HostReport::{RankExited, RankLost};
-        if fab.off(Mutant::DigestCompare)
-            && let Input::FromRank { report, .. } = &mut input
-        {
-            match report {
-                Report::SyncAck(SyncAck { outcome: SyncOutcome::Whole(received), .. }) => {
-                    received.digest = self.auditor.digest.unwrap_or(received.digest);
-                }
-                Report::WindowReport(report) => report.replica_digest = None,
-                _ => {}
-            }
-        }
-        match &mut input {
-            Input::FromHost { report: HostReport::RankState(state), .. } if fab.off(Mutant::LastWords) => {
-                state.words.clear();
-            }
-            Input::FromRank { report: Report::Heartbeat { step }, .. } if fab.off(Mutant::StallCeiling) => {
-                *step = fab.events;
-            }
-            Input::FromHost { report: HostReport::RankState(state), .. } if fab.off(Mutant::LeasesKept) => {
-                state.plan = None;
-            }
-            _ => {}
-        }
-        let notice = matches!(input, Input::FromHost { report: RankExited { .. } | RankLost { .. }, .. });
-        (!(notice && fab.off(Mutant::DeathNotice))).then_some(input)
-    }
-
-    fn misdirected(&mut self, fab: &Fabric, mut output: Output) -> Option<Output> {
-        if self.forgets(fab, &mut output) {
-            return None;
-        }
-        if fab.off(Mutant::ConsensusBeforeSource)
-            && let Output::Broadcast(Control::RequestParams { roster, .. }) = &mut output
-        {
-            for entry in roster.iter_mut().filter(|entry| entry.part == Part::Receive) {
-                entry.part = Part::Source;
-            }
-        }
-        let lost = match &output {
-            Output::ToRank { control: Control::Fenced { .. }, .. } => fab.off(Mutant::Fence),
-            Output::ToHost { control: Control::Admit(admit), .. } => {
-                let known = |&(rank, _): &(Rank, Incarnation)| self.auditor.newest(rank).is_some();
-                fab.off(Mutant::LostLives) && admit.ids.iter().any(known)
-            }
-            Output::ToHost { control: Control::Restart { rank, incarnation }, .. } => {
-                let known = self.auditor.newest(*rank).is_some_and(|(_, newest)| newest == *incarnation);
-                fab.off(Mutant::LostLives) && known
-            }
-            Output::ToRank { rank, control: Control::Window(plan), .. } => {
-                fab.off(Mutant::LostOrders) && self.auditor.knows(*rank, plan)
-            }
-            _ => false,
-        };
-        self.other_evaluations(fab, &mut output);
-        (!lost).then_some(output)
-    }
-
-    /// Evaluations by another rank, or before they are made.
-    fn other_evaluations(&mut self, fab: &Fabric, output: &mut Output) {
-        if let Output::ToRank { session, rank, incarnation, control: Control::ExecuteEval { schedule } } = output {
-            let first = *self.evaluator.get_or_insert((*session, *rank, *incarnation));
-            if fab.off(Mutant::DutyReelected) {
-                (*session, *rank, *incarnation) = first;
-            }
-            if fab.off(Mutant::DutyAwaited) {
-                let outcome = Ok(Evaluation { loss: 0.0, accuracy: None, samples: 1 });
-                let (session, rank, incarnation) = (*session, *rank, *incarnation);
-                let report = Report::EvalResult { schedule: *schedule, outcome };
-                self.pending.push_back(Input::FromRank { session, rank, incarnation, report });
-            }
-        }
-    }
-
-    /// A word of a life that is over, as if the rank's next life had said it.
-    fn reborn(&self, fab: &Fabric, mut input: Input) -> Input {
-        if fab.off(Mutant::IncarnationCheck) {
-            let newest = |rank, old| self.auditor.newest(rank).filter(|&(_, newest)| old < newest);
-            match &mut input {
-                Input::FromRank { session, rank, incarnation, .. } => {
-                    if let Some(newest) = newest(*rank, *incarnation) {
-                        (*session, *incarnation) = newest;
-                    }
-                }
-                Input::FromHost { session, report: HostReport::RankState(state) } => {
-                    if let Some(newest) = newest(state.rank, state.incarnation) {
-                        (*session, state.incarnation) = newest;
-                    }
-                }
-                _ => {}
-            }
-        }
-        input
-    }
-
-    /// The session that took the place of one that is over.
-    fn replacement(&self, session: SessionId) -> SessionId {
-        let Some(old) = self.peers.get(&session).filter(|peer| !peer.open) else { return session };
-        let newer = self.peers.iter().find(|(_, peer)| peer.open && peer.host == old.host);
-        newer.map_or(session, |(&session, _)| session)
-    }
-
-    /// The dead take as much again as they held.
-    fn keeps_leases(&mut self, fab: &Fabric, output: &Output) {
-        if fab.off(Mutant::Forfeit)
-            && let Output::Record(Body::Event(event)) = output
-            && let EventKind::Death { rank, .. } = event.kind
-            && let Phase::Running(running) = &mut self.core.phase
-        {
-            let lease = (For::This(running.ledger.epoch), &[][..]);
-            running.ledger.lease(rank, self.auditor.held_by(rank), lease);
-        }
-    }
-
-    fn acknowledge_all(&mut self, folded: &Folded) {
-        let received = self.auditor.received(folded.digest);
-        for (session, rank, incarnation) in self.auditor.roster.clone() {
-            let outcome = SyncOutcome::Whole(received);
-            let ack = SyncAck { round: folded.round, outcome, waited: Default::default(), copied: Default::default() };
-            self.pending.push_back(Input::FromRank { session, rank, incarnation, report: Report::SyncAck(ack) });
-        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What all simulated processes share: the clock, the heap of events, the network, the accounts.
 
 use super::class::Class;
+use super::collectives::Came;
+use super::gathering::Gathering;
 use super::ledger::Ledger;
 use super::mutant::Mutant;
 use super::net::{Arrival, ConnId, Net, Node, Packet};
@@ -36,6 +38,8 @@ pub(crate) enum Event {
     Kill(Node),
     /// Something tells the run's so-manieth controller.
     Told(u64, Box<Input>),
+    /// Something comes of what a rank wanted of its library.
+    Library(u32, Box<Came>),
     /// A data link that has ended takes its session with it.
     Part(SessionId),
     /// A fault strikes.
@@ -140,6 +144,8 @@ pub(crate) struct Fabric {
     pub(crate) forged: BTreeSet<Rank>,
     /// Hosts whose ranks, also later ones, are touched.
     pub(crate) touched_hosts: BTreeSet<u32>,
+    /// What ranks average by among themselves.
+    pub(crate) gathering: Gathering,
     /// What is to happen to the next evaluation.
     pub(crate) duty_fault: Option<Class>,
     /// After this nothing that has struck so far is out of order any more.
@@ -180,7 +186,7 @@ impl Fabric {
             posted: 0,
             net: Net::new(rng.fork()),
             rng: rng.fork(),
-            ledger: Ledger::new(seed, options.work.samples, options.wire),
+            ledger: Ledger::new(seed, options.work.samples, options.wire, !options.work.mode.is_cpu()),
             controller: Vital::new(),
             former: Vital::gone(),
             hosts: (0..hosts).map(|_| Vital::new()).collect(),
@@ -191,6 +197,7 @@ impl Fabric {
             touched: BTreeSet::new(),
             forged: BTreeSet::new(),
             touched_hosts: BTreeSet::new(),
+            gathering: Gathering::default(),
             duty_fault: None,
             healed: Time::ZERO,
             stream: seed,

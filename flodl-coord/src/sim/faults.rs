@@ -115,10 +115,12 @@ impl World {
             Class::ControlAlone | Class::DataAlone | Class::Reorder => self.strike_lane(class, rng),
             Class::Replay | Class::Flip => self.tamper(class, rng),
             Class::DiskFull | Class::FailedSync | Class::TornWrite => self.strike_disk(class, rng),
-            Class::Stop => {
-                self.tell(0, Input::Stop);
-                Some(now)
-            }
+            Class::Stop | Class::StopTwice => self.asks_for_the_end(class),
+            Class::NcclInitHang
+            | Class::NcclAsyncError
+            | Class::NcclAbortHang
+            | Class::NcclLateId
+            | Class::NcclCrash => self.strike_library(class, rng),
             Class::DutyError | Class::DutyHang | Class::DutyCrash => {
                 self.fab.duty_fault = Some(class);
                 Some(now)
@@ -129,6 +131,27 @@ impl World {
             | Class::LostJournal
             | Class::FullJournal => self.strike_controller(class, rng),
         }
+    }
+
+    fn asks_for_the_end(&mut self, class: Class) -> Option<Time> {
+        match class {
+            Class::StopTwice if !self.fab.options.work.mode.is_cpu() => self.fab.gathering.stops = true,
+            Class::StopTwice => (0..2).for_each(|after| self.tell(after, Input::Stop)),
+            _ => self.tell(0, Input::Stop),
+        }
+        Some(self.fab.now)
+    }
+
+    /// Waits for its occasion in some rank.
+    fn strike_library(&mut self, class: Class, rng: &mut Rng) -> Option<Time> {
+        let living = self.fab.seats.iter().zip(&self.seats).filter(|(vital, _)| vital.alive);
+        let ranks: Vec<Rank> = living.filter_map(|(_, seat)| Some(seat.as_ref()?.life.0)).collect();
+        let &rank = rng.pick(&ranks)?;
+        self.fab.gathering.armed.insert(rank, class);
+        if class != Class::NcclLateId {
+            self.fab.touched.insert(rank);
+        }
+        Some(self.fab.now)
     }
 
     fn strike_controller(&mut self, class: Class, rng: &mut Rng) -> Option<Time> {

@@ -65,7 +65,7 @@ impl Sent {
     fn frame(&mut self, frame: &Frame) -> Option<String> {
         let Stream::Rank(rank) = frame.stream else { return None };
         match frame.to_report() {
-            Ok(Report::WindowReport(_) | Report::SnapshotReady { .. } | Report::SyncAck(_)) => {
+            Ok(Report::WindowReport(_) | Report::SnapshotReady { .. } | Report::SyncAck(_) | Report::NcclAck(_)) => {
                 self.last = Some(frame.clone());
                 let word = (rank, frame.incarnation, frame.payload.to_vec());
                 (!self.words.insert(word)).then(|| format!("a report of {rank} goes up twice"))

@@ -9,10 +9,11 @@ use super::violation::{Rule, Violation};
 use flodl_cpureduce::Codec;
 use flodl_elche::Permutation;
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
-use flodl_wire::message::data::Chunk;
+use flodl_wire::message::data::{self, Chunk};
 use flodl_wire::message::report::{Folded, FoldedPart};
-use flodl_wire::{Epoch, Incarnation, Range, Rank, Round, Time, Version};
+use flodl_wire::{Epoch, Incarnation, NcclSession, Range, Rank, Round, Time, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 
 /// A rank in one of its lives.
 pub(crate) type Life = (Rank, Incarnation);
@@ -42,11 +43,33 @@ struct Book {
     snapshots: BTreeMap<Life, Snapshot>,
     result: Vec<Chunk>,
     folded: Option<Folded>,
+    /// How it is averaged.
+    over: Over,
     /// Those that had not reported on their windows when it was opened, because somebody asked for it early: a replica that
     /// is not the consensus is then named too late to be left out.
     early: BTreeSet<Rank>,
     /// Those that came out of it while samples were leased to them, and how many: nobody heard what they trained.
     unheard: BTreeMap<Life, u64>,
+}
+
+/// How a round is averaged.
+#[derive(Debug, Default)]
+pub(crate) enum Over {
+    /// By the folds.
+    #[default]
+    Folds,
+    /// By the ranks among themselves: on which communicator last, and what came of those that it was tried on.
+    Nccl { session: Option<NcclSession>, collected: BTreeMap<NcclSession, Collected> },
+}
+
+/// What all members of a communicator take out of a collective.
+#[derive(Clone, Debug)]
+pub(crate) struct Collected {
+    /// Who was in it, with what mass.
+    masses: Vec<(Life, f64)>,
+    /// Whose replica they take.
+    root: Option<Life>,
+    bytes: Rc<Vec<u8>>,
 }
 
 /// What a round really committed: samples of each rank, and how many of a partial contribution will come again.
@@ -72,6 +95,9 @@ struct Accounts {
 pub(crate) struct Ledger {
     seed: u64,
     epoch_len: u64,
+    /// Ranks average among themselves.
+    over_nccl: bool,
+    newest_communicator: Option<NcclSession>,
     pub(crate) version: Option<Version>,
     /// The bytes of that version.
     pub(crate) consensus: Vec<u8>,
@@ -89,6 +115,8 @@ pub(crate) struct Ledger {
     pub(crate) repeats: u64,
     /// Who evaluates, by which order: told to, and has not answered.
     pub(crate) on_duty: BTreeMap<Life, u64>,
+    /// The last order that each has answered, heard or not.
+    pub(crate) did_duty: BTreeMap<Life, u64>,
     /// Evaluations that found something.
     pub(crate) evaluations: u64,
     /// What was true before each of the newest commits: who has heard of one may die with its controller.
@@ -111,10 +139,12 @@ const CHUNKS: usize = 3;
 const KEPT: usize = 16;
 
 impl Ledger {
-    pub(crate) fn new(seed: u64, epoch_len: u64, wire: Codec) -> Ledger {
+    pub(crate) fn new(seed: u64, epoch_len: u64, wire: Codec, over_nccl: bool) -> Ledger {
         Ledger {
             seed,
             epoch_len,
+            over_nccl,
+            newest_communicator: None,
             version: None,
             consensus: Vec::new(),
             past: Vec::new(),
@@ -126,6 +156,7 @@ impl Ledger {
             claim: Truth::default(),
             repeats: 0,
             on_duty: BTreeMap::new(),
+            did_duty: BTreeMap::new(),
             evaluations: 0,
             earlier: VecDeque::new(),
             applied: BTreeMap::new(),
@@ -145,7 +176,7 @@ impl Ledger {
     }
 
     /// The coordinator opens a round.
-    pub(crate) fn opened(&mut self, round: Round, roster: &[RosterEntry], early: BTreeSet<Rank>) {
+    pub(crate) fn opened(&mut self, round: Round, roster: &[RosterEntry], (early, over): (BTreeSet<Rank>, Over)) {
         if self.newest_round.is_some_and(|newest| newest >= round) {
             self.broken(Rule::Growth, format!("{round} was opened after {:?}", self.newest_round));
         }
@@ -156,12 +187,69 @@ impl Ledger {
         }
         let sources = roster.iter().filter(|entry| entry.part == Part::Source).count();
         let wanted = usize::from(self.version.is_none() && !roster.is_empty());
-        if sources != wanted {
+        // Where ranks average among themselves one of them gives the root the consensus now and then.
+        let is_handed_over = self.over_nccl && sources == 1 && matches!(over, Over::Folds);
+        if sources != wanted && !is_handed_over {
             self.broken(Rule::Source, format!("{round} has {sources} sources while the version is {:?}", self.version));
         }
         let roster = roster.iter().map(|entry| ((entry.rank, entry.incarnation), entry.part)).collect();
         let (snapshots, unheard) = (BTreeMap::new(), BTreeMap::new());
-        self.book = Some(Book { round, roster, snapshots, result: Vec::new(), folded: None, early, unheard });
+        self.book = Some(Book { round, roster, snapshots, result: Vec::new(), folded: None, over, early, unheard });
+    }
+
+    /// The coordinator lets the open round be averaged on that communicator.
+    pub(crate) fn issued(&mut self, round: Round, on: NcclSession) {
+        let newest = self.newest_communicator.replace(on);
+        if newest.is_some_and(|newest| newest > on) {
+            self.broken(Rule::Growth, format!("{round} is averaged on {on} after {newest:?}"));
+        }
+        match self.book.as_mut().filter(|book| book.round == round).map(|book| &mut book.over) {
+            Some(Over::Nccl { session, .. }) => *session = Some(on),
+            _ => self.broken(Rule::Growth, format!("{round} is averaged on {on} and is not open for that")),
+        }
+    }
+
+    /// All members of a communicator have been in a collective.
+    pub(crate) fn collected(
+        &mut self,
+        (round, on): (Round, NcclSession),
+        (masses, root): (Vec<(Life, f64)>, Option<Life>),
+        bytes: Rc<Vec<u8>>,
+    ) {
+        if let Some(Book { over: Over::Nccl { collected, .. }, .. }) =
+            self.book.as_mut().filter(|book| book.round == round)
+        {
+            collected.insert(on, Collected { masses, root, bytes });
+        }
+    }
+
+    /// What the collectives of the open round came to, as a fold would say it: whose work is in it, and its chunks.
+    fn fold_of(&self, book: &Book) -> Option<(Folded, Vec<Chunk>)> {
+        let Over::Nccl { session, collected } = &book.over else { return None };
+        let Collected { masses, root, bytes } = collected.get(session.as_ref()?)?;
+        let first = self.version.is_none();
+        let gives = |life: Life, mass: f64| match root {
+            Some(root) => first && life == *root,
+            None => mass > 0.0,
+        };
+        let part = |&((rank, incarnation), mass): &(Life, f64)| {
+            let whole = gives((rank, incarnation), mass);
+            (rank, incarnation, if whole { FoldedPart::Whole } else { FoldedPart::None })
+        };
+        let movers = || masses.iter().filter(|(life, mass)| gives(*life, *mass));
+        let mass = if first { 1.0 } else { movers().map(|(_, mass)| mass).sum() };
+        let cuts = [0, bytes.len().saturating_sub(16), bytes.len().saturating_sub(8), bytes.len()];
+        let chunk = |at: usize| Chunk {
+            round: book.round,
+            version: Version(0),
+            chunk: at as u32,
+            mass: if at == 0 { mass } else { movers().count() as f64 },
+            codec: data::Codec::Exact,
+            bytes: bytes[cuts[at]..cuts[at + 1]].to_vec().into(),
+        };
+        let any_mass = root.is_none() || first;
+        let folded = Folded { round: book.round, ranks: masses.iter().map(part).collect(), digest: 0, any_mass };
+        Some((folded, (0..CHUNKS).map(chunk).collect()))
     }
 
     /// A rank comes out of the open round, with so many samples leased to it of which nothing was heard.
@@ -178,6 +266,7 @@ impl Ledger {
         if self.on_duty.get(&life) == Some(&schedule) {
             self.on_duty.remove(&life);
         }
+        self.did_duty.insert(life, schedule);
         self.evaluations += 1;
         if !excused && replica != self.consensus {
             let what = format!("{} evaluated something that is not the consensus ({:?})", life.0, self.version);
@@ -192,12 +281,15 @@ impl Ledger {
             let part = book.roster.get(&life).copied();
             let (read, contributes) = (snapshot.trained, part == Some(Part::Contribute) && snapshot.base.is_some());
             let (says, took) = snapshot.steps;
+            // Nobody but the coordinator would learn that it gives nothing.
+            let finite = snapshot.model.floats().all(f32::is_finite);
+            let unfit = matches!(book.over, Over::Nccl { .. }) && says == 0 && !finite;
             book.snapshots.insert(life, snapshot);
             if contributes && read != told {
                 let what = format!("{} of {} holds the training of {read:?} and speaks for {told:?}", life.0, round);
                 self.broken(Rule::ExactlyOnce, what);
             }
-            if contributes && says != took {
+            if contributes && says != took && !unfit {
                 let what =
                     format!("{} of {} took {took} steps since its snapshot before, and says {says}", life.0, round);
                 self.broken(Rule::Mass, what);
@@ -297,7 +389,9 @@ impl Ledger {
                 let what = format!("{rank} comes from {:?} and is folded into {:?}", snapshot.base, self.version);
                 return Err((Rule::Source, what));
             }
-            if snapshot.corrupt && !book.early.contains(&rank) {
+            // What is handed over and is not the consensus must come to nothing: the commit tells.
+            let hands_over = source && self.version.is_some();
+            if snapshot.corrupt && !book.early.contains(&rank) && !hands_over {
                 return Err((Rule::Equal, format!("{rank} is folded though its replica was not the consensus")));
             }
             let mass = if source { 1.0 } else { snapshot.steps.0 as f64 };
@@ -353,9 +447,18 @@ impl Ledger {
 
     /// The coordinator closes a round.
     pub(crate) fn closed(&mut self, round: Round, outcome: RoundOutcome) {
-        let Some(book) = self.book.take_if(|book| book.round == round) else {
+        let Some(mut book) = self.book.take_if(|book| book.round == round) else {
             return self.broken(Rule::Growth, format!("{round} was closed and is not open"));
         };
+        if let Some((folded, result)) = self.fold_of(&book) {
+            (book.folded, book.result) = (Some(folded), result);
+            let is_new = matches!(outcome, RoundOutcome::Committed { version } if self.version != Some(version));
+            if let Some(folded) = book.folded.as_ref().filter(|_| is_new)
+                && let Err((rule, what)) = self.check_fold(&book, folded)
+            {
+                self.broken(rule, format!("in {round}: {what}"));
+            }
+        }
         let truth = match outcome {
             RoundOutcome::Committed { version } if self.version != Some(version) => self.commit(&book, version),
             // Hands out what is in force, or nothing.
@@ -393,6 +496,10 @@ impl Ledger {
             self.past.push(before);
         }
         self.consensus = book.result.iter().flat_map(|chunk| chunk.bytes.iter().copied()).collect();
+        let is_handed_over = !first && book.roster.values().any(|part| *part == Part::Source);
+        if is_handed_over && self.past.last() != Some(&self.consensus) {
+            self.broken(Rule::Equal, format!("another consensus was handed over in {} than there was", book.round));
+        }
         self.version = Some(version);
         if first || !folded.any_mass { Truth::default() } else { self.count(book, &folded.ranks) }
     }

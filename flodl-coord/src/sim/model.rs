@@ -52,6 +52,32 @@ impl Vectors {
         self.weights.iter().chain(&self.means).copied()
     }
 
+    /// Holds what another replica holds.
+    pub(crate) fn become_like(&mut self, other: &Vectors) {
+        self.weights.clone_from(&other.weights);
+        (self.means, self.steps) = (other.means, other.steps);
+    }
+
+    /// Holds what these bytes of all sections say.
+    pub(crate) fn take_bytes(&mut self, bytes: &[u8]) {
+        let mut floats = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        self.weights.iter_mut().chain(&mut self.means).zip(&mut floats).for_each(|(own, float)| *own = float);
+        if let Some(steps) = bytes.last_chunk::<8>() {
+            self.steps = [i64::from_le_bytes(*steps)];
+        }
+    }
+
+    /// A consensus is in it now, which took the place of what was there before.
+    pub(crate) fn has_taken(&mut self, before: Vec<f32>) {
+        let mut log = self.log.borrow_mut();
+        log.applied += 1;
+        log.before = before;
+        if core::mem::take(&mut log.corrupts) {
+            self.weights[0] += 1.0;
+            log.corrupted = true;
+        }
+    }
+
     /// The bytes of all sections, as a consensus holds them.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let floats = self.floats().flat_map(f32::to_le_bytes);
@@ -118,13 +144,7 @@ impl Trainee for Vectors {
         writer.write(TensorMut::F32(&mut self.weights));
         writer.write(TensorMut::F32(&mut self.means));
         writer.write(TensorMut::I64(&mut self.steps));
-        let mut log = self.log.borrow_mut();
-        log.applied += 1;
-        log.before = before;
-        if core::mem::take(&mut log.corrupts) {
-            self.weights[0] += 1.0;
-            log.corrupted = true;
-        }
+        self.has_taken(before);
         Ok(())
     }
 }

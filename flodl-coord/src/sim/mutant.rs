@@ -93,11 +93,17 @@ pub enum Mutant {
     BaseVersion,
     /// What is lost by rounding counts before its round is committed.
     LostAtCommit,
+    /// A round that is averaged again among the ranks starts from what was left of it, and not from the copies.
+    RestoreBeforeRetry,
+    /// An answer to a round counts for whatever communicator it is averaged on now.
+    CommunicatorNumber,
+    /// Who asks twice for the end gets it, whoever is in a collective.
+    NobodyInside,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 41] = [
+    pub const ALL: [Mutant; 44] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -139,6 +145,9 @@ impl Mutant {
         Mutant::StepsSinceSnapshot,
         Mutant::BaseVersion,
         Mutant::LostAtCommit,
+        Mutant::RestoreBeforeRetry,
+        Mutant::CommunicatorNumber,
+        Mutant::NobodyInside,
     ];
 
     /// Its name on the command line and in reports.
@@ -186,6 +195,9 @@ impl Mutant {
             Mutant::StepsSinceSnapshot => "steps-since-snapshot",
             Mutant::BaseVersion => "base-version",
             Mutant::LostAtCommit => "lost-at-commit",
+            Mutant::RestoreBeforeRetry => "restore-before-retry",
+            Mutant::CommunicatorNumber => "communicator-number",
+            Mutant::NobodyInside => "nobody-inside",
         }
     }
 
@@ -232,6 +244,8 @@ impl Mutant {
             Mutant::DutyReelected => &[Class::DutyCrash],
             Mutant::RecordBeforeApply | Mutant::RunAgain | Mutant::LeasesKept => &[Class::ControllerRestart],
             Mutant::Generation => &[Class::SecondController],
+            Mutant::RestoreBeforeRetry | Mutant::CommunicatorNumber => &[Class::NcclAsyncError, Class::NcclCrash],
+            Mutant::NobodyInside => &[Class::NcclAsyncError, Class::StopTwice],
         }
     }
 }

@@ -117,11 +117,12 @@ impl Options {
         let wide = Plane { latency_ns: latency, jitter: rng.unit() * 0.5, bandwidth: rng.log_within(1e6, 1e9) };
         let wide = [wide, Plane { latency_ns: latency * rng.log_within(0.5, 4.0), ..wide }];
         let local = Plane { latency_ns: rng.log_within(0.01 * MS, 0.2 * MS), jitter: rng.unit() * 0.3, bandwidth: 3e9 };
-        let work = Work::draw(ranks, rng);
-        let classes = enabled(&request, rng);
+        let mut work = Work::draw(ranks, rng);
+        let mut classes = enabled(&request, rng);
+        choose_nccl(&request, &mut work, &mut classes);
         let strikes = if classes.is_empty() { 0 } else { rng.within(1, 2 + u64::from(ranks.ilog2())) as u32 };
         let duties = duties(&request, ranks);
-        let wire = wire(&request);
+        let wire = wire(&request, work.mode);
         Options {
             request,
             hosts,
@@ -242,13 +243,29 @@ fn duties(request: &Request, ranks: u32) -> Duties {
 /// What distinguishes the draw of the codec from the others of a seed.
 const WIRE: u64 = 0x7769_7265;
 
-/// A third of the seeds round what travels between hosts.
-fn wire(request: &Request) -> Codec {
+/// A third of the seeds that fold round what travels between hosts.
+fn wire(request: &Request, mode: Mode) -> Codec {
     let mut rng = Rng::new(request.seed ^ (WIRE << 32));
     match rng.below(6) {
+        _ if !mode.is_cpu() => Codec::F32,
         0 => Codec::Bf16,
         1 => Codec::Int8,
         _ => Codec::F32,
+    }
+}
+
+/// What distinguishes draws about NCCL from the others of a seed.
+const NCCL: u64 = 0x6e63_636c;
+
+/// A quarter of the seeds averages over NCCL, and all that are asked for its faults.
+fn choose_nccl(request: &Request, work: &mut Work, classes: &mut Vec<Class>) {
+    let mut rng = Rng::new(request.seed ^ (NCCL << 32));
+    let wanted = request.classes.as_ref().is_some_and(|classes| classes.iter().any(|class| class.is_of_nccl()));
+    if rng.chance(0.25) || wanted {
+        work.mode = if work.mode == Mode::CpuSync { Mode::NcclSync } else { Mode::NcclCadence };
+        classes.retain(|class| !class.needs_folds());
+    } else {
+        classes.retain(|class| !class.is_of_nccl());
     }
 }
 
@@ -258,8 +275,13 @@ fn enabled(request: &Request, rng: &mut Rng) -> Vec<Class> {
     let mut classes = Vec::new();
     // A draw of their own, so that these kinds of faults change nothing about the others.
     let mut apart = Rng::new(request.seed ^ DUTIES);
+    let mut nccl = Rng::new(request.seed ^ NCCL);
     for class in Class::ALL {
-        let rng = if class.is_of_duties() { &mut apart } else { &mut *rng };
+        let rng = match class {
+            class if class.is_of_duties() => &mut apart,
+            class if class.is_of_nccl() || class == Class::StopTwice => &mut nccl,
+            _ => &mut *rng,
+        };
         let drawn = rng.chance(if class.is_rare() { density / 5.0 } else { density });
         let wanted = request.classes.as_ref().map(|wanted| wanted.contains(&class));
         if wanted.unwrap_or(drawn) {

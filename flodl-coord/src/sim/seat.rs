@@ -1,7 +1,9 @@
 //! A rank's process: the production worker, trained by a simulated device, and around it what the shell does.
 
 use super::class::Class;
+use super::collectives::{Came, Library, Line};
 use super::fabric::{Event, Fabric};
+use super::gathering;
 use super::ledger::Snapshot;
 use super::model::{Log, Numbers, Trained, Vectors};
 use super::mutant::Mutant;
@@ -10,6 +12,7 @@ use super::options::Speed;
 use super::rng::Rng;
 use super::violation::Rule;
 use bytes::Bytes;
+use flodl_nccl::session::STUCK_EXIT;
 use flodl_wire::message::control::{Next, RoundOutcome};
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::message::join::{Emulation, TrainerSettings};
@@ -133,6 +136,8 @@ pub(crate) struct Seat {
     applied: u64,
     corrupt: bool,
     ahead: Ahead,
+    /// Its library, where ranks average among themselves.
+    line: Option<Rc<RefCell<Line>>>,
     /// What it sent first in its last contribution.
     last_sent: Option<Data>,
     /// It evaluates for ever.
@@ -162,7 +167,14 @@ impl Seat {
             callbacks: Callbacks::default(),
         };
         let local = fab.local(node);
-        let worker = Worker::new(job, life, options.work.patience, local).ok()?;
+        let mut worker = Worker::new(job, life, options.work.patience, local).ok()?;
+        let line = (!options.work.mode.is_cpu()).then(|| Rc::new(RefCell::new(Line::default())));
+        if let Some(line) = &line {
+            line.borrow_mut().keeps_no_copy = fab.off(Mutant::RestoreBeforeRetry);
+            let version = gathering::version(options.request.seed);
+            let library = Library::new(crate::id::member(life), options.work.patience, version, Rc::clone(line));
+            worker = worker.with_collectives(Box::new(library));
+        }
         let speed = options.speed(life.0);
         let device = Device::new(speed, fab.rng.fork(), fab.now);
         let beat = options.work.patience.as_nanos() as u64 / 10;
@@ -186,6 +198,7 @@ impl Seat {
             applied: 0,
             corrupt: false,
             ahead: Ahead::default(),
+            line,
             last_sent: None,
             hangs: false,
             late_duty: None,
@@ -207,6 +220,10 @@ impl Seat {
         let event = match packet {
             Packet::Frame(frame) => match fab.control(&frame) {
                 Ok(Control::Heartbeat) => return,
+                Ok(end @ (Control::Shutdown | Control::ShutdownWithSave { .. })) => {
+                    fab.nobody_is_inside(self.life);
+                    worker::Event::Control(end)
+                }
                 Ok(Control::ExecuteEval { schedule }) => return self.told_to_evaluate(fab, schedule),
                 Ok(control) => worker::Event::Control(self.planned(fab, control)),
                 Err(error) => worker::Event::Lost(Lost::Broken { channel: lane, error: error.to_string() }),
@@ -309,6 +326,9 @@ impl Seat {
         let node = self.node();
         let local = fab.local(node);
         while self.end.is_none() && !self.hangs && !fab.vital(node).blown {
+            if fab.gathering.stuck.contains(&self.life) {
+                return;
+            }
             while let Some(event) = self.inbox.pop_front() {
                 self.worker.handle(event, local);
             }
@@ -316,6 +336,7 @@ impl Seat {
             let mut clock = TurnClock { device: &mut self.device, ahead: local.0 - fab.now.0, local };
             let turn = self.worker.turn(&mut clock);
             let until = clock.local;
+            self.ask_library(fab);
             match turn {
                 Turn::Report(mut report) => {
                     if matches!(report, Report::WindowReport(_)) {
@@ -338,6 +359,28 @@ impl Seat {
                 }
                 Turn::End(end) => self.end = Some(end),
             }
+        }
+    }
+
+    /// Something comes of what its session wanted of the library.
+    pub(crate) fn library(&mut self, fab: &mut Fabric, came: Came) {
+        let Some(line) = self.line.as_ref().filter(|_| fab.is_heard(self.life, &came)) else { return };
+        if matches!(came, Came::Never) {
+            line.borrow_mut().exit = Some(STUCK_EXIT);
+            return;
+        }
+        line.borrow_mut().came.push_back(came);
+        if self.busy <= fab.now {
+            self.run(fab);
+        }
+    }
+
+    fn ask_library(&mut self, fab: &mut Fabric) {
+        let Some(line) = self.line.clone() else { return };
+        loop {
+            let want = line.borrow_mut().wants.pop_front();
+            let Some(want) = want else { return };
+            fab.library(self.me, self.life, want);
         }
     }
 
@@ -518,6 +561,7 @@ impl Seat {
 
     /// A process that has ended by itself: its status.
     pub(crate) fn status(&self) -> Option<i32> {
-        self.end.as_ref().map(|end| i32::from(matches!(end, End::Failed(_))))
+        let stuck = self.line.as_ref().and_then(|line| line.borrow().exit).map(i32::from);
+        stuck.or_else(|| self.end.as_ref().map(|end| i32::from(matches!(end, End::Failed(_)))))
     }
 }

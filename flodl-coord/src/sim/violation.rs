@@ -46,6 +46,8 @@ pub enum Rule {
     /// Who is out of reach for less than the patience keeps its life and its leases, and nothing is sent twice; who is
     /// dead is not taken back.
     Reattach,
+    /// Nobody is told to end while anybody averages with others.
+    Inside,
     /// After the last fault is healed everything finishes.
     Liveness,
     /// Nothing outlives the run.

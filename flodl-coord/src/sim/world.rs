@@ -171,7 +171,7 @@ impl World {
                 Arrived::Packet(node, packet) => (node, Event::Packet(node, arrival.conn, packet)),
             },
             Event::Wake(node) | Event::Packet(node, ..) => (node, event),
-            Event::Beat(seat) => (Node::Seat(seat), event),
+            Event::Beat(seat) | Event::Library(seat, _) => (Node::Seat(seat), event),
             Event::Agent { host, .. } => (Node::Host(host), event),
             Event::Told(generation, _) => match self.controller_of(generation) {
                 Some(node) => (node, event),
@@ -247,6 +247,7 @@ impl World {
         match event {
             Event::Packet(_, conn, packet) => seat.arrive(fab, conn, packet),
             Event::Beat(_) => seat.beat(fab),
+            Event::Library(_, came) => seat.library(fab, *came),
             _ => seat.wake(fab),
         }
         if let Some(code) = seat.status() {
@@ -340,6 +341,7 @@ impl World {
         vital.backlog.clear();
         let Some(seat) = self.seats[index as usize].take() else { return };
         let (rank, incarnation) = seat.life;
+        self.fab.leaves_library(seat.life);
         self.fab.say(|| format!("{rank} ({incarnation}) is over: {status:?}"));
         let (control, data) = seat.conns();
         self.fab.close(Node::Seat(index), data, "the rank's process ended");
@@ -402,7 +404,9 @@ impl World {
             vital.backlog.clear();
         }
         for seat in seats {
-            self.seats[seat as usize] = None;
+            if let Some(seat) = self.seats[seat as usize].take() {
+                self.fab.leaves_library(seat.life);
+            }
         }
         self.hosts[host as usize] = None;
     }
