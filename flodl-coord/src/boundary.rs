@@ -22,9 +22,17 @@ impl Running {
     }
 
     /// Whether something is due that a rank does, for which everybody must hold the consensus.
-    pub(crate) fn needs_everybody(&self) -> bool {
+    pub(crate) fn needs_everybody(&self, ctx: &Context<'_>) -> bool {
         let is_due = |role| self.roles.due(role).is_some();
-        is_due(Role::Evaluation) || (is_due(Role::Checkpoint) && self.agreed.agreement.saves && !self.saving.is_busy())
+        let begins = ctx.config.scheduling.deterministic || !self.saving.is_busy();
+        is_due(Role::Evaluation) || (is_due(Role::Checkpoint) && self.agreed.agreement.saves && begins)
+    }
+
+    /// Whether a round waits until an older checkpoint set is written, so that the next one begins at a place that no disk
+    /// decides.
+    pub(crate) fn waits_for_a_set(&self, ctx: &Context<'_>) -> bool {
+        let is_due = self.agreed.agreement.saves && self.roles.due(Role::Checkpoint).is_some();
+        ctx.config.scheduling.deterministic && is_due && self.saving.is_busy()
     }
 
     /// Begins what of a due checkpoint needs no rank.

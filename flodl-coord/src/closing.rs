@@ -308,7 +308,7 @@ impl Running {
             rates: rates.iter().filter(|(rank, _)| in_it(rank)).map(|(&rank, &rate)| (id::slot(rank), rate)).collect(),
         };
         for change in self.scheduler.round_done(&feedback) {
-            ctx.event(EventKind::PlanChanged, Some(reason::of_change(&change)));
+            reason::tell(ctx, &change);
         }
     }
 }

@@ -55,6 +55,8 @@ pub struct Scheduling {
     pub overshoot: Option<u32>,
     /// How a rank knows that its window is over; counts are there to compare budgets with.
     pub windowing: Windowing,
+    /// Two runs with the same settings are bit-equal, whatever the timing.
+    pub deterministic: bool,
 }
 
 /// Who may be missing, and how one leaves.
@@ -178,6 +180,14 @@ pub enum ConfigError {
     /// What the scheduler cannot follow, in the words of its options.
     #[error(transparent)]
     Scheduling(#[from] SettingsError),
+    /// A guard where windows keep their length.
+    #[error(
+        "--guard {guard} contradicts --deterministic, under which windows keep their length: leave one of the two out"
+    )]
+    GuardOfFixed {
+        /// Asked for.
+        guard: GuardKind,
+    },
     /// A duty for a rank that the run does not have.
     #[error("{option} {rank} names a rank that a run of {world} ranks does not have: ranks are 0..={last}", rank = rank.0)]
     DutyRank {
@@ -235,6 +245,10 @@ impl Config {
             let (world, last) = (self.world_size, self.world_size - 1);
             return Err(ConfigError::SpeedRank { rank, speed, world, last });
         }
+        let guard = self.scheduling.guard;
+        if self.scheduling.deterministic && guard != GuardKind::None {
+            return Err(ConfigError::GuardOfFixed { guard });
+        }
         for (option, duty) in [("--eval-rank", self.duties.evaluation), ("--checkpoint-rank", self.duties.checkpoint)] {
             let (world, last) = (self.world_size, self.world_size - 1);
             if let Elect::Rank(rank) = duty.by
@@ -249,7 +263,8 @@ impl Config {
     /// The scheduler's settings for a run with batches of this size.
     #[must_use]
     pub fn settings(&self, batch_size: u32) -> Settings {
-        let Scheduling { guard: _, speeds, anchor, max_batch_diff, overshoot, windowing } = &self.scheduling;
+        let Scheduling { guard: _, speeds, anchor, max_batch_diff, overshoot, windowing, deterministic } =
+            &self.scheduling;
         Settings {
             policy: self.mode.policy(),
             batch_size,
@@ -257,6 +272,7 @@ impl Config {
             max_batch_diff: *max_batch_diff,
             overshoot: *overshoot,
             windowing: *windowing,
+            deterministic: *deterministic,
             speed_hints: speeds.iter().map(|(&rank, &speed)| (id::slot(rank), speed)).collect(),
         }
     }

@@ -187,6 +187,7 @@ pub(crate) fn run_config(ctx: &Context<'_>, agreed: &Agreed, (rank, world_size):
         layout: agreed.layout,
         patience: ctx.config.patience,
         emulation: ctx.config.slow.of(rank),
+        deterministic: ctx.config.scheduling.deterministic,
     }
 }
 

@@ -57,7 +57,10 @@ impl Running {
     /// Opens a round; where ranks train on, together with the windows that begin at its snapshots. Not where a duty is due:
     /// it begins when everybody holds the consensus and nothing else, so this once everybody waits.
     pub(crate) fn average(&mut self, ctx: &mut Context<'_>, why: Reason) -> Step {
-        let goes_on = self.overlaps && self.stopping.is_none() && !self.needs_everybody();
+        if self.overlaps && self.stopping.is_none() && self.waits_for_a_set(ctx) {
+            return Step::Hold;
+        }
+        let goes_on = self.overlaps && self.stopping.is_none() && !self.needs_everybody(ctx);
         let ends = self.window;
         let next = goes_on.then(|| self.plan_next(ctx));
         let step = self.open_round(ctx, ends, why);

@@ -73,7 +73,7 @@ impl Running {
         let plan = self.scheduler.plan(&demand);
         self.window = WindowId(self.window.0 + 1);
         for change in &plan.reasons {
-            ctx.event(EventKind::PlanChanged, Some(reason::of_change(change)));
+            reason::tell(ctx, change);
         }
         let quotas = plan.shares.iter().map(|share| (id::rank(share.slot), share.quota)).collect();
         let (window, epoch, anchor) = (self.window, self.ledger.epoch, plan.anchor);

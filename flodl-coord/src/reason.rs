@@ -1,12 +1,22 @@
 //! Scheduler changes as the reasons that log, timeline and page show.
 
+use crate::context::Context;
 use crate::id;
-use flodl_elche::{Change, Grounds, Verdict};
+use flodl_elche::{Change, Grounds, Unrepeatable, Verdict};
 use flodl_wire::Rank;
-use flodl_wire::message::record::Reason;
+use flodl_wire::message::record::{EventKind, Reason};
+
+/// Tells of a scheduler's change; of one that breaks what was asked for, loudly.
+pub(crate) fn tell(ctx: &mut Context<'_>, change: &Change) {
+    let reason = of_change(change);
+    if matches!(change, Change::Unrepeatable(_)) {
+        ctx.alert(reason.clone());
+    }
+    ctx.event(EventKind::PlanChanged, Some(reason));
+}
 
 /// The reason behind a scheduler's change: its stable name, its sentence, the rank it speaks of.
-pub(crate) fn of_change(change: &Change) -> Reason {
+fn of_change(change: &Change) -> Reason {
     let (code, rank) = name(change);
     let reason = Reason::new(code, change.to_string()).about(rank);
     figures(change).into_iter().fold(reason, |reason, (name, value)| reason.with(name, value))
@@ -61,6 +71,8 @@ fn name(change: &Change) -> (&'static str, Option<Rank>) {
         Change::Tail { .. } => ("tail", None),
         Change::LeasesCut { .. } => ("leases-cut", None),
         Change::Callback { slot, .. } => ("callback", Some(*slot)),
+        Change::Unrepeatable(Unrepeatable::Joined(slot) | Unrepeatable::Left(slot)) => ("unrepeatable", Some(*slot)),
+        Change::Unrepeatable(Unrepeatable::Restored) => ("unrepeatable", None),
         Change::Replan(_) => ("replan", None),
     };
     (code, slot.map(id::rank))

@@ -4,7 +4,7 @@ mod common;
 
 use common::pass;
 use flodl_coord::{Config, Coordinator, Duties, Input, Membership, Output, Scheduling, Slowing};
-use flodl_elche::{AnchorSettings, Mode};
+use flodl_elche::{AnchorSettings, GuardKind, Mode};
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::message::join::{DatasetInfo, Dtype, LayoutSizes, Ready, Section, TensorSpec, TrainerSettings};
 use flodl_wire::message::record::{Body, EventKind};
@@ -309,7 +309,7 @@ fn silence_past_the_patience_is_the_end_of_a_rank_that_had_spoken() {
 
 #[test]
 fn c1_contradicting_settings_are_refused_with_both_values() {
-    let cases: [(Config, &str); 8] = [
+    let cases: [(Config, &str); 9] = [
         (Config { world_size: 0, ..config(1, 1) }, "a run has 1 to 65536 ranks, not 0: give another number with -n"),
         (config(2, 3), "--min-ranks 3 is not within 1..=2, the ranks of the run (-n 2)"),
         (
@@ -340,6 +340,13 @@ fn c1_contradicting_settings_are_refused_with_both_values() {
                 ..config(3, 1)
             },
             "min-anchor 9 is above max-anchor 8: lower the one or raise the other",
+        ),
+        (
+            Config {
+                scheduling: Scheduling { guard: GuardKind::Trend, deterministic: true, ..Scheduling::default() },
+                ..config(3, 1)
+            },
+            "--guard trend contradicts --deterministic, under which windows keep their length: leave one of the two out",
         ),
         (
             Config {

@@ -152,6 +152,19 @@ pub enum Change {
         /// Whether the guard goes on too; else it is another one and begins anew.
         guard: bool,
     },
+    /// From here on the run may differ from another one with the same settings, which it was not to.
+    Unrepeatable(Unrepeatable),
+}
+
+/// What settings cannot fix.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Unrepeatable {
+    /// A member came when windows had been planned.
+    Joined(Slot),
+    /// A member left.
+    Left(Slot),
+    /// The scheduler goes on after a restart.
+    Restored,
 }
 
 /// Who judges a round.
@@ -345,6 +358,21 @@ impl fmt::Display for Change {
                 let guard = if *guard { "the guard goes on too" } else { "the guard begins anew" };
                 write!(f, "going on with anchor {anchor} and the speeds of {members} members; {guard}")
             }
+            Self::Unrepeatable(why) => write!(
+                f,
+                "{why}: from here on this run need not be bit-equal to another one with the same settings, though \
+                 deterministic is set"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Unrepeatable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined(slot) => write!(f, "{slot} came into a run that had begun"),
+            Self::Left(slot) => write!(f, "{slot} left"),
+            Self::Restored => f.write_str("the controller was restarted"),
         }
     }
 }

@@ -36,6 +36,9 @@ pub struct Settings {
     pub overshoot: Option<u32>,
     /// Relative speeds the user knows beforehand; larger is faster, the unit does not matter.
     pub speed_hints: Vec<(Slot, f64)>,
+    /// Plans depend on nothing that is measured: counts by the hints' speeds (equal without any), windows that keep their
+    /// length, and nobody runs ahead.
+    pub deterministic: bool,
 }
 
 /// What the anchor (batches of the slowest member in a window) may be. None of it applies under Sync.
@@ -83,6 +86,7 @@ impl Default for Settings {
             max_batch_diff: None,
             overshoot: None,
             speed_hints: Vec::new(),
+            deterministic: false,
         }
     }
 }
@@ -139,6 +143,16 @@ pub enum SettingsError {
         /// Both bounds.
         anchor: u32,
     },
+    /// A setting that only means something where plans follow what is measured.
+    #[error("{setting} {value} contradicts deterministic, {because}: leave one of the two out")]
+    Deterministic {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        value: f64,
+        /// Why it has no effect there.
+        because: &'static str,
+    },
     /// The target is no useful fraction.
     #[error(
         "overhead-target {target} is not above 0 and at most 0.5: it is the fraction of the time that may be overhead"
@@ -174,6 +188,7 @@ impl Settings {
             return Err(SettingsError::EmptyBatch);
         }
         self.validate_policy()?;
+        self.validate_deterministic()?;
         self.validate_anchor()?;
         let mut hinted = BTreeSet::new();
         for &(slot, speed) in &self.speed_hints {
@@ -218,6 +233,25 @@ impl Settings {
         }
     }
 
+    /// Nor one that would be moved by what is measured.
+    fn validate_deterministic(&self) -> Result<(), SettingsError> {
+        let AnchorSettings { start: _, min, max, overhead_target } = self.anchor;
+        let fixed = "under which windows keep the length that anchor says";
+        let ahead = "under which nobody runs ahead of its window";
+        let moved = [
+            ("overhead-target", overhead_target, fixed),
+            ("min-anchor", min.map(f64::from), fixed),
+            ("max-anchor", max.map(f64::from), fixed),
+            ("overshoot", self.overshoot.filter(|&overshoot| overshoot > 0).map(f64::from), ahead),
+        ];
+        for (setting, value, because) in moved.into_iter().filter(|_| self.deterministic) {
+            if let Some(value) = value {
+                return Err(SettingsError::Deterministic { setting, value, because });
+            }
+        }
+        Ok(())
+    }
+
     fn validate_anchor(&self) -> Result<(), SettingsError> {
         let (min, max, target) = (self.anchor.least(), self.anchor.most(), self.anchor.target());
         if min == 0 || max == 0 {
@@ -226,8 +260,12 @@ impl Settings {
         if min > max {
             return Err(SettingsError::AnchorBounds { min, max });
         }
+        if self.deterministic && self.anchor.start == Some(0) {
+            return Err(SettingsError::NoAnchor);
+        }
         if let Some(start) = self.anchor.start
             && self.policy != Policy::Sync
+            && !self.deterministic
             && !(min..=max).contains(&start)
         {
             return Err(SettingsError::AnchorStart { start, min, max });
@@ -272,6 +310,7 @@ mod tests {
             (anchored(AnchorSettings { max: Some(2), ..Default::default() }), 2),
             (anchored(AnchorSettings { min: Some(2000), ..Default::default() }), 2000),
             (anchored(AnchorSettings::fixed(16)), 16),
+            (Settings { deterministic: true, ..anchored(AnchorSettings { start: Some(2), ..Default::default() }) }, 2),
         ] {
             assert_eq!((settings.validate(), settings.first_anchor()), (Ok(()), first), "{settings:?}");
         }
@@ -282,6 +321,7 @@ mod tests {
         let ok = Settings::default;
         let none = AnchorSettings::default;
         let sync = |anchor| Settings { policy: Policy::Sync, anchor, ..Settings::default() };
+        let fixed = |anchor| Settings { deterministic: true, ..anchored(anchor) };
         for (settings, error) in [
             (Settings { batch_size: 0, ..ok() }, "batch-size is 0"),
             (anchored(AnchorSettings { min: Some(0), ..none() }), "min-anchor is 0"),
@@ -314,6 +354,18 @@ mod tests {
             (anchored(AnchorSettings { overhead_target: Some(0.0), ..none() }), "overhead-target 0 is not above 0"),
             (anchored(AnchorSettings { overhead_target: Some(0.6), ..none() }), "overhead-target 0.6 is not above 0"),
             (anchored(AnchorSettings { overhead_target: Some(f64::NAN), ..none() }), "overhead-target NaN is not"),
+            (
+                fixed(AnchorSettings { overhead_target: Some(0.1), ..none() }),
+                "overhead-target 0.1 contradicts deterministic, under which windows keep the length that anchor says: leave \
+                 one of the two out",
+            ),
+            (fixed(AnchorSettings { min: Some(2), ..none() }), "min-anchor 2 contradicts deterministic"),
+            (fixed(AnchorSettings { max: Some(9), ..none() }), "max-anchor 9 contradicts deterministic"),
+            (fixed(AnchorSettings { start: Some(0), ..none() }), "min-anchor is 0"),
+            (
+                Settings { policy: Policy::Async, overshoot: Some(2), ..fixed(none()) },
+                "overshoot 2 contradicts deterministic, under which nobody runs ahead",
+            ),
             (Settings { speed_hints: vec![(Slot(1), 0.0)], ..ok() }, "the speed 0 of slot 1 is not a finite number"),
             (
                 Settings { speed_hints: vec![(Slot(1), 2.0), (Slot(1), 2.0)], ..ok() },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::arbiter::Arbiter;
 use crate::batches::batches_in;
 use crate::cadence::{Cadence, Demand, Plan, RoundFeedback, Share, WindowSample};
-use crate::change::{Change, Rejected, Replan};
+use crate::change::{Change, Rejected, Replan, Unrepeatable};
 use crate::config::{Settings, SettingsError};
 use crate::election::{self, Election};
 use crate::feedback::Feedback;
@@ -14,6 +14,7 @@ use crate::growth::Growth;
 use crate::guard::Guard;
 use crate::lead::Lead;
 use crate::mode::Policy;
+use crate::promise::Promise;
 use crate::roster::Roster;
 use crate::span::Slot;
 use crate::speed::{Shift, Speed, median_in};
@@ -39,6 +40,7 @@ pub struct Elche {
     growth: Growth,
     lead: Lead,
     open: Open,
+    promise: Promise,
     changes: Vec<Change>,
     scratch: Scratch,
 }
@@ -66,8 +68,9 @@ impl Elche {
         let hints = settings.speed_hints.iter().copied().collect();
         Ok(Self {
             growth: Growth::new(&settings),
+            promise: Promise::new(settings.deterministic),
             lead: Lead::new(settings.policy, settings.overshoot),
-            roster: Roster { hints, ..Roster::default() },
+            roster: Roster { hints, fixed: settings.deterministic, ..Roster::default() },
             settings,
             election: Election::default(),
             arbiter: Arbiter::new(guard),
@@ -93,6 +96,7 @@ impl Elche {
         elche.roster.remembered = Remembered::of(state);
         let members = u32::try_from(elche.roster.remembered.speeds.len()).unwrap_or(u32::MAX);
         elche.changes.push(Change::Restored { anchor: elche.growth.anchor(), members, guard: kept });
+        elche.promise.breaks(Unrepeatable::Restored, &mut elche.changes);
         Ok(elche)
     }
 
@@ -237,18 +241,20 @@ impl Cadence for Elche {
         }
         let hint = self.roster.hints.get(&slot).copied();
         self.changes.push(Change::Joined { slot, hint });
+        self.promise.breaks(Unrepeatable::Joined(slot), &mut self.changes);
         if self.growth.calibrations() == 0 && self.roster.is_expected(slot) {
             self.election.call();
         }
     }
 
     fn expect(&mut self, slot: Slot, speed: f64) {
-        if speed.is_finite() && speed > 0.0 {
+        if speed.is_finite() && speed > 0.0 && !self.settings.deterministic {
             self.roster.specs.insert(slot, speed);
         }
     }
 
     fn leave(&mut self, slot: Slot) {
+        self.promise.breaks(Unrepeatable::Left(slot), &mut self.changes);
         if self.roster.members.remove(&slot).is_none() {
             return;
         }
@@ -284,6 +290,14 @@ impl Cadence for Elche {
     fn round_done_into(&mut self, outcome: &RoundFeedback, changes: &mut Vec<Change>) {
         self.open = Open::No;
         self.settle_election();
+        if self.settings.deterministic {
+            // Speeds are known for deadlines and for people.
+            for speed in self.roster.members.values_mut() {
+                speed.window_over();
+            }
+            changes.clear();
+            return changes.append(&mut self.changes);
+        }
         if self.roster.members.values().any(Speed::is_fresh) {
             self.growth.calibrated();
             self.elect();
@@ -307,6 +321,7 @@ impl Cadence for Elche {
 
     fn plan_into(&mut self, demand: &Demand<'_>, plan: &mut Plan) {
         self.note_replan();
+        self.promise.begins();
         self.settle_election();
         let left = batches_in(demand.remaining, self.settings.batch_size);
         let mut scratch = std::mem::take(&mut self.scratch);

@@ -68,6 +68,7 @@ pub mod model;
 mod permutation;
 mod poison;
 mod pool;
+mod promise;
 mod roster;
 mod span;
 mod spanset;
@@ -82,7 +83,7 @@ mod window;
 
 pub use batches::{Batches, batches_in};
 pub use cadence::{Cadence, Demand, Plan, RoundFeedback, Share, WindowSample};
-pub use change::{Aim, AnchorWhy, Change, ElectedWhy, Figure, Hold, Judge, Rejected, Replan};
+pub use change::{Aim, AnchorWhy, Change, ElectedWhy, Figure, Hold, Judge, Rejected, Replan, Unrepeatable};
 pub use config::{AnchorSettings, Settings, SettingsError};
 pub use cost::CostEstimate;
 pub use device::DeviceSpec;

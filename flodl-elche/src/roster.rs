@@ -18,6 +18,8 @@ pub(crate) struct Roster {
     pub(crate) hints: BTreeMap<Slot, f64>,
     /// Relative speeds by the devices' makers, in another unit.
     pub(crate) specs: BTreeMap<Slot, f64>,
+    /// Nothing but the user's word counts; who has none counts with the median of those that have.
+    pub(crate) fixed: bool,
 }
 
 /// Seconds a batch at a relative speed of 1, for each kind of relative speed; none where it cannot be known.
@@ -28,9 +30,9 @@ struct Units {
 }
 
 impl Roster {
-    /// Whether nobody is measured yet.
+    /// Whether nobody is measured yet, or nobody is to be.
     pub(crate) fn is_unmeasured(&self) -> bool {
-        self.members.values().all(|speed| speed.batch().is_none())
+        self.fixed || self.members.values().all(|speed| speed.batch().is_none())
     }
 
     /// Seconds a batch of `slot`, as measured.
@@ -65,8 +67,15 @@ impl Roster {
                 Some((member, speed)) if **member == slot => speed.batch(),
                 _ => self.measured(slot),
             };
+            let own = own.filter(|_| !self.fixed);
             Known { slot, batch: own.or_else(|| self.prior(slot, units)), measured: own.is_some(), callback: 0.0 }
         }));
+        if self.fixed {
+            values.clear();
+            values.extend(known.iter().filter_map(|member| member.batch));
+            let unknown = median_in(values).unwrap_or(1.0);
+            known.iter_mut().for_each(|member| member.batch = member.batch.or(Some(unknown)));
+        }
         for &(slot, cost) in callbacks {
             if let Ok(at) = known.binary_search_by_key(&slot, |member| member.slot) {
                 known[at].callback += cost.as_secs_f64();

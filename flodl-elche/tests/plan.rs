@@ -115,8 +115,16 @@ prop_compose! {
             max_batch_diff: max_batch_diff.filter(|_| policy != Policy::Sync),
             overshoot: overshoot.filter(|_| policy == Policy::Async),
             speed_hints: hints.into_iter().collect(),
+            deterministic: false,
         }
     }
+}
+
+/// The same where nothing measured may count, with the anchor that it would begin with.
+fn fixed(settings: Settings) -> Settings {
+    let start = (settings.policy != Policy::Sync).then(|| settings.first_anchor());
+    let anchor = AnchorSettings { start, ..AnchorSettings::default() };
+    Settings { anchor, overshoot: None, deterministic: true, ..settings }
 }
 
 fn elche(settings: &Settings) -> Elche {
@@ -216,6 +224,36 @@ proptest! {
     }
 
     #[test]
+    fn deterministic_plans_follow_nothing_that_is_measured(
+        settings in settings().prop_map(fixed),
+        ops in prop::collection::vec((op(), prop::option::of((slot(), sample())), feedback()), 0..60),
+    ) {
+        let (mut quick, mut slow) = (elche(&settings), elche(&settings));
+        for (op, more, feedback) in &ops {
+            if let Some((slot, sample)) = more {
+                slow.observe(*slot, *sample);
+                slow.expect(*slot, f64::from(sample.batches));
+            }
+            let (plain, other) = match op {
+                Op::Round(_) => (apply(&mut quick, op), apply(&mut slow, &Op::Round(feedback.clone()))),
+                Op::Observe(..) => (apply(&mut quick, op), None),
+                Op::Plan { live, remaining, more, .. } => {
+                    let idle = Op::Plan { live: live.clone(), remaining: *remaining, more: *more, callbacks: vec![] };
+                    (apply(&mut quick, op), apply(&mut slow, &idle))
+                }
+                _ => (apply(&mut quick, op), apply(&mut slow, op)),
+            };
+            prop_assert_eq!(quick.weights(&[Slot(0), Slot(1)]), slow.weights(&[Slot(0), Slot(1)]));
+            let (Some(plain), Some(other)) = (plain, other) else { continue };
+            if let Op::Plan { live, remaining, .. } = op {
+                check(&settings, &plain, live, *remaining);
+            }
+            prop_assert!(plain.shares.iter().all(|share| share.budget.is_none() && share.lead == 0));
+            prop_assert_eq!((plain.anchor, plain.shares), (other.anchor, other.shares));
+        }
+    }
+
+    #[test]
     fn absurd_round_times_do_not_move_the_anchor(
         settings in settings(),
         ops in prop::collection::vec(op(), 0..40),
@@ -290,6 +328,18 @@ fn hints_shape_the_first_window_and_scale_with_what_is_measured() {
     elche.observe(Slot(1), WindowSample { batches: 3, first: ms(80), rest: ms(160), data_wait: ms(0) });
     assert_eq!(elche.weights(&live).iter().map(|&(_, w)| w.round()).collect::<Vec<_>>(), [50.0, 13.0, 25.0]);
     assert_eq!(quotas(&mut elche, &live), [16, 4, 8]);
+}
+
+#[test]
+fn deterministic_windows_are_counts_by_the_hints_and_keep_their_length() {
+    let live = [0, 1, 2].map(Slot);
+    let anchor = AnchorSettings { start: Some(8), ..AnchorSettings::default() };
+    let equal = Settings { anchor, deterministic: true, ..Settings::default() };
+    assert_eq!(quotas(&mut measured(&equal, &[10, 20, 40]), &live), [8, 8, 8]);
+    let hinted = Settings { speed_hints: vec![(Slot(0), 4.0), (Slot(1), 1.0)], ..equal };
+    let mut elche = measured(&hinted, &[10, 20, 40]);
+    assert_eq!(quotas(&mut elche, &live), [32, 8, 13], "who has no hint takes the median time of the others");
+    assert_eq!(elche.batch_time(Slot(2)), Some(Duration::from_millis(40)), "for deadlines and for people");
 }
 
 #[test]

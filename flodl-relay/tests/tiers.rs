@@ -197,6 +197,7 @@ fn config() -> RunConfig {
         layout: SIZES,
         patience: PATIENCE,
         emulation: None,
+        deterministic: false,
     }
 }
 

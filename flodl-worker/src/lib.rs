@@ -29,6 +29,8 @@
 #![cfg_attr(feature = "shell", doc = "\n---\n")]
 #![cfg_attr(feature = "shell", doc = include_str!("../README.md"))]
 
+#[cfg(feature = "cpu")]
+mod chance;
 pub mod checkpoint;
 pub mod dataset;
 #[cfg(feature = "cpu")]

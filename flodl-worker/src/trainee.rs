@@ -38,6 +38,16 @@ pub trait Trainee {
         Ok(None)
     }
 
+    /// Every number that the next step draws, and those of reading its batch, is to follow from `seed`: what is dropped, how
+    /// samples are varied. Called before each batch of a run with `--deterministic`; the seed says which batch of the run it
+    /// is and nothing of the rank. By default nothing is done, which is right for a model that draws no numbers.
+    ///
+    /// # Errors
+    /// Whatever keeps the generators from being set.
+    fn reseed(&mut self, _seed: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// One optimizer step on `batch`, which holds at least one sample.
     ///
     /// # Errors

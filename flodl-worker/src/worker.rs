@@ -7,6 +7,7 @@ mod nccl;
 
 pub use nccl::Collectives;
 
+use crate::chance;
 use crate::dataset::Dataset;
 use crate::evaluating::Evaluating;
 use crate::reduce::{CpuReduce, ManifestError};
@@ -459,6 +460,10 @@ impl<'a, T: Trainee> Worker<'a, T> {
         let indices: Vec<u64> =
             positions.filter_map(|at| order_of_epoch.get(at)).map(|pick| pick % run.dataset_len).collect();
         let job = &mut self.job;
+        if run.deterministic {
+            let seed = chance::seed_of(run.seed, order);
+            user("setting the generators", || job.trainee.reseed(seed))?;
+        }
         let batch = user("reading a batch", || job.train_set.batch(&indices))?;
         let data_wait = clock.now().since(started);
         let total = run.epochs.saturating_mul(run.epoch_len.div_ceil(u64::from(run.batch_size)));

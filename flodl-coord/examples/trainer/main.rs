@@ -4,12 +4,13 @@
 //! flodl run -n 3 -- trainer [--samples N] [--epochs N] [--batch-size N] [--features N] [--child]
 //!                           [--fault exit|error|panic|tensors|dataset|eval|eval-exit|save|save-exit
 //!                            [--at-rank RANK] [--after STEPS]]
-//!                           [--ask-eval STEPS] [--ask-checkpoint STEPS] [--save]
+//!                           [--ask-eval STEPS] [--ask-checkpoint STEPS] [--save] [--draw]
 //! ```
 //!
 //! A fault happens on every rank, or at one; before the first step, or after so many; those of an evaluation and a
 //! checkpoint in each. `--ask-..` asks for it once after so many steps; `--save` leaves a file `part-v<version>` in the
-//! run's directory with each checkpoint. `--child` starts a process of its own beside it, which must not outlive the run
+//! run's directory with each checkpoint. `--draw` draws how far each step goes, which two processes do not do alike unless
+//! they are told how. `--child` starts a process of its own beside it, which must not outlive the run
 //! either.
 
 mod model;
@@ -37,6 +38,7 @@ struct Options {
     child: bool,
     asks: Wishes,
     save: bool,
+    draw: bool,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +61,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, TrainFault> 
             "--ask-eval" => options.asks.evaluation = Some(number(&value()?)?),
             "--ask-checkpoint" => options.asks.checkpoint = Some(number(&value()?)?),
             "--save" => options.save = true,
+            "--draw" => options.draw = true,
             _ => return Err(format!("there is no option {name}").into()),
         }
     }
@@ -94,6 +97,7 @@ fn train(options: &Options) -> Result<(), TrainFault> {
     let test = Points { first: u64::MAX / 2, len: TEST_POINTS, features };
     let mut model = Linear::new(features, later);
     (model.evaluates, model.wishes) = (evaluates, options.asks);
+    model.draws = options.draw.then(|| u64::from(std::process::id()));
     let mut trainer = Trainer::new(model, points).eval_set(test).lr(|_| 0.5);
     if options.save {
         let (refuses, exits) = (fault == Some("save"), fault == Some("save-exit"));

@@ -1,6 +1,6 @@
 //! Softmax regression with plain SGD, and the faults that strike it.
 
-use crate::points::{CLASSES, PointBatch};
+use crate::points::{CLASSES, PointBatch, scatter};
 use flodl_worker::trainee::{
     Asks, EvalOutcome, Fault as TrainFault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter,
     Trainee,
@@ -73,6 +73,8 @@ pub(crate) struct Linear {
     pub(crate) evaluates: Evaluates,
     pub(crate) wishes: Wishes,
     pub(crate) steps: u64,
+    /// What the next step draws its length from, where it draws any.
+    pub(crate) draws: Option<u64>,
     /// Of which so many are in no report yet.
     untold: u64,
 }
@@ -81,7 +83,7 @@ impl Linear {
     pub(crate) fn new(features: usize, fault: Option<Fault>) -> Linear {
         let (weight, bias) = (vec![0.0; CLASSES * features], vec![0.0; CLASSES]);
         let (evaluates, wishes) = (Evaluates::Well, Wishes::default());
-        Linear { weight, bias, features, fault, evaluates, wishes, steps: 0, untold: 0 }
+        Linear { weight, bias, features, fault, evaluates, wishes, steps: 0, draws: None, untold: 0 }
     }
 
     fn probabilities(&self, point: &[f32]) -> Vec<f32> {
@@ -108,13 +110,22 @@ impl Trainee for Linear {
         vec![spec("weight", vec![classes, features]), spec("bias", vec![classes])]
     }
 
+    fn reseed(&mut self, seed: u64) -> Result<(), TrainFault> {
+        self.draws = self.draws.map(|_| seed);
+        Ok(())
+    }
+
     fn step(&mut self, batch: &PointBatch, at: &StepContext) -> Result<StepOutcome, TrainFault> {
         if let Some(fault) = self.fault.filter(|fault| fault.after == self.steps) {
             fault.happen()?;
         }
         self.steps += 1;
         self.untold += 1;
-        let scale = at.lr as f32 / batch.len() as f32;
+        let drawn = self.draws.as_mut().map_or(1.0, |state| {
+            *state = scatter(*state);
+            0.5 + (*state >> 40) as f32 / (1u64 << 24) as f32
+        });
+        let scale = drawn * at.lr as f32 / batch.len() as f32;
         let (mut weight, mut bias, mut loss_sum) = (self.weight.clone(), self.bias.clone(), 0.0);
         for (point, class) in batch {
             let probabilities = self.probabilities(point);

@@ -48,7 +48,7 @@ fn point(number: u64, features: usize) -> (Vec<f32>, usize) {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): turns a counter into evenly scattered bits.
-fn scatter(number: u64) -> u64 {
+pub(crate) fn scatter(number: u64) -> u64 {
     let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

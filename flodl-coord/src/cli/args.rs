@@ -238,6 +238,11 @@ pub(crate) struct TrainingArgs {
     /// Seed of everything random
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Two runs with the same settings, seed and program leave the same model, bit by bit, whatever the timing: counts by
+    /// --speed (equal without it) instead of measured speeds, windows that keep the length of --anchor, and generators set
+    /// anew for each batch; a rank that dies or comes late ends that, and is named
+    #[arg(long)]
+    pub(crate) deterministic: bool,
     /// How long a rank may be silent before it counts as dead, in seconds; all other deadlines follow from it
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, default_value = "10")]
     pub(crate) patience: Duration,

@@ -172,7 +172,7 @@ fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
         patience: args.patience,
         slow: Slowing { step_at_least: args.step_ms, factors },
         membership: Membership { max_failure: args.max_failure, leave_grace: args.leave_grace },
-        scheduling: scheduling(&args.scheduling)?,
+        scheduling: Scheduling { deterministic: args.deterministic, ..scheduling(&args.scheduling)? },
         duties: duties(&args.duties),
     };
     config.validate().map_err(Failure::usage)?;
@@ -290,6 +290,10 @@ impl Controller {
         let (earlier, until) = sink::earlier(setup.dir.path());
         let clock = Clock::from(until);
         let Extensions { guard: own, outer, on_epoch, on_eval } = extensions;
+        if let Some(own) = own.as_ref().filter(|_| setup.config.scheduling.deterministic) {
+            let text = format!("--deterministic contradicts this program, which brings the guard {:?}", own.name());
+            return Err(Failure::usage(text));
+        }
         let (guard, outer) = (guard(own, setup.guard)?, self::outer(outer, setup.outer)?);
         let generation = past.as_ref().map_or(0, |past| past.generation);
         let gate = Gate::new(setup.secret.clone(), setup.config.run_id, setup.config.patience, past.is_some());

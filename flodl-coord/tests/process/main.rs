@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test that waits for processes has a clock")]
 #![allow(clippy::print_stdout, reason = "a test that fails or is skipped says more")]
 
+mod bits;
 mod console;
 mod digits;
 mod duties;

@@ -299,6 +299,7 @@ fn run_config(world_size: u32) -> RunConfig {
         layout: SIZES,
         patience: PATIENCE,
         emulation: None,
+        deterministic: false,
     }
 }
 

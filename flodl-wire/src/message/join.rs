@@ -122,6 +122,8 @@ pub struct RunConfig {
     pub patience: Duration,
     /// Makes this rank slower on purpose, where the user asked for it.
     pub emulation: Option<Emulation>,
+    /// Two runs with the same settings are to be bit-equal, whatever the timing.
+    pub deterministic: bool,
 }
 
 /// Makes a rank behave like a slower device.

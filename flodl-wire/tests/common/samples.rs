@@ -113,6 +113,7 @@ fn run_config(emulation: Option<Emulation>) -> Control {
         layout: LayoutSizes { parameters: 7850, buffers: 20, integers: 1 },
         patience: Duration::from_millis(10_500),
         emulation,
+        deterministic: emulation.is_some(),
     }))
 }
 

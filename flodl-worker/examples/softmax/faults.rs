@@ -81,6 +81,10 @@ impl<T: Trainee> Trainee for Faulty<T> {
         self.inner.warm_up(batch)
     }
 
+    fn reseed(&mut self, seed: u64) -> Result<(), Fault> {
+        self.inner.reseed(seed)
+    }
+
     fn step(&mut self, batch: &T::Batch, at: &StepContext) -> Result<StepOutcome, Fault> {
         let done = Some(self.batches);
         if done == self.faults.fail_after {

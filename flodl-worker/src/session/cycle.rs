@@ -3,10 +3,10 @@
 use super::error::{Failure, Violation};
 use super::message::{Application, Output, ResultWhole, SnapshotTaken};
 use super::round::{Flight, NON_FINITE_ROUNDS_MAX, OpenRound, Over};
-use super::{Session, State};
+use super::{Session, State, Waiting};
 use core::time::Duration;
-use flodl_wire::message::Report;
 use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome};
+use flodl_wire::message::{Control, Report};
 use flodl_wire::{Round, Time};
 
 impl Session {
@@ -142,7 +142,31 @@ impl Session {
         }
     }
 
-    pub(super) fn round_done(&mut self, round: Round, outcome: RoundOutcome, next: Next) -> Result<(), Violation> {
+    /// A round's end. Where runs are to be bit-equal no clock may decide how much of a window was trained before its result is
+    /// taken: that is after the last batch.
+    pub(super) fn hear_round_done(&mut self, round: Round, outcome: RoundOutcome, next: Next) -> Result<(), Violation> {
+        let fixed = self.run.as_ref().is_some_and(|run| run.deterministic);
+        let trains = self.work.window.as_ref().is_some_and(|window| window.has_more());
+        if fixed && trains && next == Next::Window && self.work.ended.is_none() {
+            self.work.ended = Some((round, outcome));
+            return Ok(());
+        }
+        self.round_done(round, outcome, next)
+    }
+
+    /// Takes the result that waits, where the window is over, or where what comes next does not wait for that. Whether there
+    /// was one.
+    pub(super) fn take_held_result(&mut self) -> Result<bool, Violation> {
+        let next = self.waiting.front();
+        let ends = matches!(next, Some(Waiting::Control(Control::RequestParams { .. } | Control::RoundDone { .. })));
+        let trains = self.work.window.as_ref().is_some_and(|window| window.has_more());
+        match self.work.ended.take_if(|_| ends || !trains) {
+            Some((round, outcome)) => self.round_done(round, outcome, Next::Window).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn round_done(&mut self, round: Round, outcome: RoundOutcome, next: Next) -> Result<(), Violation> {
         if matches!(self.state, State::Forming) {
             return Ok(());
         }

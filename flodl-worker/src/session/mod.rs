@@ -42,7 +42,7 @@ pub use message::{
 
 use core::time::Duration;
 use flodl_elche::{Mode, Policy};
-use flodl_wire::message::control::WindowPlan;
+use flodl_wire::message::control::{RoundOutcome, WindowPlan};
 use flodl_wire::message::join::{Ready, RunConfig, TensorSpec};
 use flodl_wire::message::report::{Evaluation, Intent};
 use flodl_wire::message::{Control, Report};
@@ -102,6 +102,8 @@ struct Work {
     next: Option<Box<WindowPlan>>,
     /// The round whose contribution is out.
     flight: Option<Flight>,
+    /// That round's end, where its result waits for the end of the window.
+    ended: Option<(Round, RoundOutcome)>,
     /// What was done since the last report, where no window is open.
     carry: Figures,
     duties: VecDeque<Duty>,
@@ -314,6 +316,9 @@ impl Session {
                 self.begin(duty);
                 continue;
             }
+            if self.take_held_result()? {
+                continue;
+            }
             match self.waiting.pop_front() {
                 Some(Waiting::Control(message)) => self.obey(message, now)?,
                 Some(Waiting::Lost(lost)) => return Err(lost.into()),
@@ -368,7 +373,7 @@ impl Session {
             Control::RequestNewNcclId { session } => self.make_nccl_id(session)?,
             Control::NewNcclSession(new) => self.open_session(*new),
             Control::SyncNow { round, session, root } => self.sync_now((round, session), root)?,
-            Control::RoundDone { round, outcome, next } => self.round_done(round, outcome, next)?,
+            Control::RoundDone { round, outcome, next } => self.hear_round_done(round, outcome, next)?,
             Control::DeclareDead { rank, incarnation, why } => {
                 if (rank, incarnation) == (self.me.rank, self.me.incarnation) {
                     return Err(Failure::DeclaredDead { why: why.text });
@@ -532,6 +537,7 @@ impl Session {
 
     fn end(&mut self, end: End, now: Time) {
         self.close_window(now);
+        self.work.ended = None;
         // Whoever waits for the round's end never needs its result any more.
         if let Some(flight) = self.work.flight.take() {
             self.abort_collective(&flight);

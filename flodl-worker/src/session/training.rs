@@ -72,6 +72,7 @@ impl Session {
     pub(super) fn drop_windows(&mut self) {
         self.work.window = None;
         self.work.next = None;
+        self.work.ended = None;
         self.work.carry = Figures::default();
     }
 

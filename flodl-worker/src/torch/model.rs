@@ -186,6 +186,15 @@ impl Trainee for TorchModel<'_> {
         Ok(Some(step))
     }
 
+    /// Seeds libtorch's generators, of all devices, and lets it compute with one thread: sums of several depend on how many.
+    fn reseed(&mut self, seed: u64) -> Result<(), Fault> {
+        if tch::get_num_threads() != 1 {
+            tch::set_num_threads(1);
+        }
+        tch::manual_seed(seed.cast_signed());
+        Ok(())
+    }
+
     fn step(&mut self, batch: &Batch, at: &StepContext) -> Result<StepOutcome, Fault> {
         let (loss, mut gradients, samples) = self.gradients(batch)?;
         if let Some(max_norm) = self.clip {

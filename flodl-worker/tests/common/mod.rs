@@ -123,6 +123,7 @@ pub(crate) fn run_config(ready: &Ready, world_size: u32, epochs: u64) -> RunConf
         layout: ready.layout,
         patience: PATIENCE,
         emulation: None,
+        deterministic: false,
     }
 }
 

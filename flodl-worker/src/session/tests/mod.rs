@@ -65,6 +65,7 @@ fn run_config() -> RunConfig {
         layout: identity().ready.layout,
         patience: PATIENCE,
         emulation: None,
+        deterministic: false,
     }
 }
 

@@ -76,6 +76,31 @@ fn a_rank_trains_on_to_its_lead_and_begins_its_next_window_at_the_snapshot() {
     assert_eq!(driver.window_reports()[1].used, [range(20, 40), range(100, 130)]);
 }
 
+/// What is done from the request on, where round 1's result is there at once and its end is heard in the first batch after.
+fn early(deterministic: bool) -> Vec<String> {
+    let mut driver = Driver::new();
+    let run = RunConfig { mode: "cpu-async".to_owned(), deterministic, ..run_config() };
+    driver.order(Control::Admitted(Box::new(run)));
+    driver.order(request(0, Part::Receive));
+    driver.order(committed(0, 0));
+    let overlap = |begins: Option<u64>| Some(Overlap { begins: begins.map(Round), lead: 0, late: Duration::ZERO });
+    driver.order(Control::Window(WindowPlan { overlap: overlap(None), ..ahead(1, None, 2, &[range(0, 20)]) }));
+    driver.order(Control::Window(WindowPlan { overlap: overlap(Some(1)), ..ahead(2, Some(1), 3, &[range(100, 130)]) }));
+    driver.during_batch.push((2, committed(1, 1)));
+    driver.log.clear();
+    driver.order(request(1, Part::Contribute));
+    driver.log.retain(|line| line != "ack Whole");
+    driver.log.split_off(3)
+}
+
+#[test]
+fn where_runs_are_to_be_bit_equal_a_result_is_taken_after_the_last_batch() {
+    let batches = ["train 10 at 100", "train 10 at 110", "train 10 at 120"];
+    let end = ["apply on top", "report 3 batches"];
+    assert_eq!(early(true), [&batches[..], &end].concat());
+    assert_eq!(early(false), [&batches[..1], &end[..1], &batches[1..], &end[1..]].concat());
+}
+
 #[test]
 fn a_result_takes_the_place_of_a_replica_that_was_not_trained_since() {
     let mut driver = formed();
