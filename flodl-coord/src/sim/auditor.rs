@@ -482,6 +482,9 @@ impl Auditor {
             EventKind::RankLeft { rank } => {
                 fab.ledger.let_go.insert(*rank);
             }
+            EventKind::Alert if reason.is_some_and(|reason| reason.code == "unrepeatable") => {
+                fab.ledger.unrepeatable = true;
+            }
             // What such a rank trained goes back at once.
             EventKind::ReplicaDigest { rank, equal: false, .. } => self.release(*rank),
             _ => {}

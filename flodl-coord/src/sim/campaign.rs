@@ -1,11 +1,12 @@
 //! One run or many, and what came of them.
 
 use super::class::Class;
+use super::fabric::Fabric;
 use super::options::Request;
 use super::violation::{Rule, Violation};
 use super::world::World;
-use flodl_wire::Time;
-use std::collections::BTreeMap;
+use flodl_wire::{Rank, Time, Version};
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What came of one run.
@@ -29,13 +30,58 @@ pub struct Report {
     pub faults: BTreeMap<Class, u64>,
     /// Samples that were trained again though a part of them is in a consensus.
     pub repeats: u64,
+    /// What must be the same whatever the timing, where the run was to be so and nothing happened that no setting fixes.
+    pub repeats_as: Option<Outcome>,
     /// What happened, line by line, where it was asked for.
     pub trace: Vec<String>,
 }
 
-/// Runs one seed. `traced`: with every message.
+/// What a run has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The ranks of each host: sums of several hosts depend on it.
+    pub places: Vec<BTreeSet<Rank>>,
+    /// The version of the last consensus.
+    pub version: Option<Version>,
+    /// xxh3 of it.
+    pub digest: u64,
+}
+
+impl Outcome {
+    fn of(world: &World) -> Option<Outcome> {
+        let Fabric { options, ledger, ranks_at, .. } = &world.fab;
+        // These change replicas at moments of their own, behind their ranks' backs.
+        let changed = options.has(Class::CorruptResult) || options.has(Class::NonFinite);
+        let fixed = options.scheduling.deterministic && !ledger.unrepeatable && !changed;
+        (fixed && world.controller.exit == Some(0)).then(|| Outcome {
+            places: ranks_at.clone(),
+            version: ledger.version,
+            digest: xxhash_rust::xxh3::xxh3_64(&ledger.consensus),
+        })
+    }
+}
+
+/// Runs one seed, and where it is to be bit-equal whatever the timing, with another timing. `traced`: with every message.
 #[must_use]
 pub fn run(request: &Request, traced: bool) -> Report {
+    let mut report = once(request, traced);
+    let Some(outcome) = report.repeats_as.as_ref().filter(|_| report.violation.is_none()) else { return report };
+    let other = once(&Request { timing: request.timing + 1, ..request.clone() }, false);
+    if other.violation.is_some() {
+        return other;
+    }
+    if let Some(another) = other.repeats_as.filter(|another| another.places == outcome.places && another != outcome) {
+        let what = format!(
+            "with other devices it comes to {:?} {:016x} and not {:?} {:016x}",
+            another.version, another.digest, outcome.version, outcome.digest
+        );
+        report.violation = Some(Violation { at: report.simulated, rule: Rule::Repeatable, what });
+    }
+    report
+}
+
+/// Runs one seed. `traced`: with every message.
+fn once(request: &Request, traced: bool) -> Report {
     let world = World::new(request.clone());
     let mut world = match world {
         Ok(world) => world,
@@ -64,6 +110,7 @@ pub fn run(request: &Request, traced: bool) -> Report {
         stream: world.fab.stream,
         faults: world.faults.struck.clone(),
         repeats: world.fab.ledger.repeats,
+        repeats_as: Outcome::of(&world),
         trace: world.fab.trace.take().unwrap_or_default(),
     }
 }
@@ -79,6 +126,7 @@ fn refused(request: &Request, error: &str) -> Report {
         stream: 0,
         faults: BTreeMap::new(),
         repeats: 0,
+        repeats_as: None,
         trace: Vec::new(),
     }
 }

@@ -38,6 +38,9 @@ struct Args {
     /// Turn one protection off.
     #[arg(long, value_parser = mutant)]
     mutant: Option<Mutant>,
+    /// Another timing of the same work: other devices, links and moments of faults.
+    #[arg(long, default_value = "0")]
+    timing: u64,
     /// Also the self-test: for each protection, look for a seed that notices when it is off.
     #[arg(long)]
     mutants: bool,
@@ -119,7 +122,7 @@ fn write(file: &Path, value: &serde_json::Value) -> bool {
 impl Args {
     fn request(&self, seed: u64) -> Request {
         let classes = self.faults.as_ref().map(|classes| classes.0.clone());
-        Request { seed, ranks: self.ranks, classes, mutant: self.mutant }
+        Request { seed, ranks: self.ranks, classes, mutant: self.mutant, timing: self.timing }
     }
 }
 

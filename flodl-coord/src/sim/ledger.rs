@@ -130,6 +130,8 @@ pub(crate) struct Ledger {
     reach: f64,
     /// Whose work is in each of the newest rounds.
     parts: BTreeMap<Round, Vec<(Rank, Incarnation, FoldedPart)>>,
+    /// It was said that another run need not be bit-equal to this one.
+    pub(crate) unrepeatable: bool,
     pub(crate) violation: Option<Violation>,
     pub(crate) now: Time,
 }
@@ -164,6 +166,7 @@ impl Ledger {
             wire,
             reach: 0.0,
             parts: BTreeMap::new(),
+            unrepeatable: false,
             violation: None,
             now: Time::ZERO,
         }

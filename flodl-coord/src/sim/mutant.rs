@@ -99,11 +99,13 @@ pub enum Mutant {
     CommunicatorNumber,
     /// Who asks twice for the end gets it, whoever is in a collective.
     NobodyInside,
+    /// A rank whose run is to be bit-equal takes a result when it comes.
+    FixedPlace,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 44] = [
+    pub const ALL: [Mutant; 45] = [
         Mutant::DigestCompare,
         Mutant::ExactSequence,
         Mutant::FrameSeal,
@@ -148,6 +150,7 @@ impl Mutant {
         Mutant::RestoreBeforeRetry,
         Mutant::CommunicatorNumber,
         Mutant::NobodyInside,
+        Mutant::FixedPlace,
     ];
 
     /// Its name on the command line and in reports.
@@ -198,6 +201,7 @@ impl Mutant {
             Mutant::RestoreBeforeRetry => "restore-before-retry",
             Mutant::CommunicatorNumber => "communicator-number",
             Mutant::NobodyInside => "nobody-inside",
+            Mutant::FixedPlace => "fixed-place",
         }
     }
 
@@ -215,7 +219,8 @@ impl Mutant {
             Mutant::ExactSequence => &[Class::Replay],
             Mutant::FrameSeal => &[Class::Flip],
             Mutant::FiniteTest => &[Class::NonFinite],
-            Mutant::MassDivision | Mutant::LeadLimit | Mutant::StepsSinceSnapshot => &[],
+            Mutant::MassDivision | Mutant::LeadLimit => &[],
+            Mutant::StepsSinceSnapshot | Mutant::FixedPlace => &[],
             Mutant::DeathNotice => &[Class::RankCrash],
             Mutant::CutOff => &[Class::ControlAlone],
             Mutant::FoldDrop => &[Class::RankCrash],

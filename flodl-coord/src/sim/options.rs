@@ -8,7 +8,7 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 use flodl_cpureduce::Codec;
-use flodl_elche::Mode;
+use flodl_elche::{AnchorSettings, Mode};
 use flodl_wire::Rank;
 
 const MS: f64 = 1e6;
@@ -24,13 +24,15 @@ pub struct Request {
     pub classes: Option<Vec<Class>>,
     /// A protection to turn off.
     pub mutant: Option<Mutant>,
+    /// 0, or which other timing of the same work: devices, links and faults are drawn anew, and nothing else.
+    pub timing: u64,
 }
 
 impl Request {
     /// The seed with everything else left to it.
     #[must_use]
     pub fn new(seed: u64, ranks: (u32, u32)) -> Request {
-        Request { seed, ranks, classes: None, mutant: None }
+        Request { seed, ranks, classes: None, mutant: None, timing: 0 }
     }
 }
 
@@ -123,20 +125,20 @@ impl Options {
         let strikes = if classes.is_empty() { 0 } else { rng.within(1, 2 + u64::from(ranks.ilog2())) as u32 };
         let duties = duties(&request, ranks);
         let wire = wire(&request, work.mode);
-        Options {
-            request,
-            hosts,
-            speeds,
-            wide,
-            local,
-            work,
-            scheduling: Scheduling::default(),
-            duties,
-            classes,
-            wire,
-            strikes,
-            starting_ns: 0,
+        let scheduling = scheduling(&request, (ranks, work.mode));
+        Options { request, hosts, speeds, wide, local, work, scheduling, duties, classes, wire, strikes, starting_ns: 0 }
+    }
+
+    /// The same work at another time, where the request asks for that: the draws that are left are others too.
+    pub(crate) fn timed(mut self, rng: Rng) -> (Options, Rng) {
+        let Request { seed, timing, .. } = self.request;
+        if timing == 0 {
+            return (self, rng);
         }
+        let mut rng = Rng::new(seed ^ (TIMING << 32) ^ timing);
+        self.speeds.iter_mut().for_each(|speed| speed.batch_ns *= rng.log_within(0.5, 2.0));
+        self.wide.iter_mut().for_each(|plane| plane.latency_ns *= rng.log_within(0.3, 3.0));
+        (self, rng)
     }
 
     pub(crate) fn ranks(&self) -> u32 {
@@ -161,7 +163,7 @@ impl Options {
 
     /// The line that repeats this run.
     pub(crate) fn repeat(&self) -> String {
-        let Request { seed, ranks: (low, high), classes, mutant } = &self.request;
+        let Request { seed, ranks: (low, high), classes, mutant, timing } = &self.request;
         let mut line = format!("cargo xtask sim --seed {seed} --ranks {low}..{high}");
         if let Some(classes) = classes {
             let names: Vec<&str> = classes.iter().map(|class| class.name()).collect();
@@ -169,6 +171,9 @@ impl Options {
         }
         if let Some(mutant) = mutant {
             line.push_str(&format!(" --mutant {}", mutant.name()));
+        }
+        if *timing > 0 {
+            line.push_str(&format!(" --timing {timing}"));
         }
         line
     }
@@ -226,6 +231,23 @@ fn spread(ranks: u32, rng: &mut Rng) -> Vec<u32> {
 
 /// What distinguishes draws about duties from the others of a seed.
 const DUTIES: u64 = 0x6475_7479;
+
+/// What distinguishes draws about other timings, and about runs that are to be bit-equal.
+const TIMING: u64 = 0x7469_6d65;
+const BITS: u64 = 0x6669_7864;
+
+/// One seed in seven is to be bit-equal whatever the timing.
+fn scheduling(request: &Request, (ranks, mode): (u32, Mode)) -> Scheduling {
+    let mut rng = Rng::new(request.seed ^ (BITS << 32));
+    if !rng.chance(1.0 / 7.0) {
+        return Scheduling::default();
+    }
+    let start = (mode != Mode::CpuSync && rng.chance(0.5)).then(|| rng.within(1, 8) as u32);
+    let hinted: Vec<Rank> = (0..ranks.min(64)).map(Rank).filter(|_| rng.chance(0.3)).collect();
+    let speeds = hinted.into_iter().map(|rank| (rank, rng.log_within(0.3, 3.0))).collect();
+    let anchor = AnchorSettings { start, ..AnchorSettings::default() };
+    Scheduling { deterministic: true, anchor, speeds, ..Scheduling::default() }
+}
 
 /// Half of the seeds evaluate and save during the run, by whom and how often they draw.
 fn duties(request: &Request, ranks: u32) -> Duties {
@@ -308,7 +330,7 @@ impl fmt::Display for Options {
             batch(f64::max, 0.0),
             self.wide[0].latency_ns / MS,
             self.wide[1].latency_ns / MS,
-            told(&self.duties),
+            told(&self.duties) + if self.scheduling.deterministic { "deterministic, " } else { "" },
             self.strikes,
             names.join(" "),
             self.wire

@@ -247,6 +247,11 @@ impl Seat {
         if matches!(&control, Control::Window(plan) if plan.overlap.is_some_and(|overlap| overlap.begins.is_none())) {
             self.has_run_ahead(fab);
         }
+        if let Control::Admitted(run) = &mut control
+            && fab.off(Mutant::FixedPlace)
+        {
+            run.deterministic = false;
+        }
         if let Control::Window(plan) = &mut control
             && let Some(overlap) = &mut plan.overlap
         {

@@ -58,6 +58,8 @@ pub enum Rule {
     Exit,
     /// No core panics.
     Panic,
+    /// What was to be bit-equal whatever the timing is.
+    Repeatable,
     /// Two runs of a seed are the same.
     Determinism,
 }

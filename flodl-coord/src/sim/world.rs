@@ -49,7 +49,7 @@ impl World {
     /// The world of a request.
     pub(crate) fn new(request: Request) -> Result<World, crate::ConfigError> {
         let mut rng = Rng::new(request.seed ^ 0x666c_6f64_6c00_0000);
-        let options = Options::draw(request, &mut rng);
+        let (options, rng) = Options::draw(request, &mut rng).timed(rng);
         World::of(options, rng)
     }
 
@@ -65,6 +65,8 @@ impl World {
             let dials = rng.below(20_000_000);
             fab.after(dials, Event::Dial(host));
         }
+        // Counts that no speed decides make everybody wait for the slowest, and processes that wait give signs of life.
+        let waits = if options.scheduling.deterministic { 4 } else { 1 };
         Ok(World {
             controller: Controller::new(&fab)?,
             hosts: options.hosts.iter().map(|_| None).collect(),
@@ -74,7 +76,7 @@ impl World {
             succession: Succession::default(),
             disk: Disk::new(rng.fork(), fab.off(Mutant::SyncBeforeRename)),
             trusting: fab.off(Mutant::ExactSequence) || fab.off(Mutant::FrameSeal),
-            events_max: EVENTS + EVENTS_A_RANK * u64::from(options.ranks()),
+            events_max: EVENTS + EVENTS_A_RANK * u64::from(options.ranks()) * waits,
             fab,
         })
     }
