@@ -188,6 +188,14 @@ pub enum ConfigError {
         /// Asked for.
         guard: GuardKind,
     },
+    /// Bit-equal runs by a library that adds in whatever order it finds fastest.
+    #[error("--deterministic contradicts --mode {mode}: NCCL adds in an order of its own; take --mode {instead}")]
+    OrderOfNccl {
+        /// Asked for.
+        mode: Mode,
+        /// The same over the CPU.
+        instead: Mode,
+    },
     /// A duty for a rank that the run does not have.
     #[error("{option} {rank} names a rank that a run of {world} ranks does not have: ranks are 0..={last}", rank = rank.0)]
     DutyRank {
@@ -248,6 +256,10 @@ impl Config {
         let guard = self.scheduling.guard;
         if self.scheduling.deterministic && guard != GuardKind::None {
             return Err(ConfigError::GuardOfFixed { guard });
+        }
+        if self.scheduling.deterministic && !self.mode.is_cpu() {
+            let instead = if self.mode == Mode::NcclSync { Mode::CpuSync } else { Mode::CpuCadence };
+            return Err(ConfigError::OrderOfNccl { mode: self.mode, instead });
         }
         for (option, duty) in [("--eval-rank", self.duties.evaluation), ("--checkpoint-rank", self.duties.checkpoint)] {
             let (world, last) = (self.world_size, self.world_size - 1);

@@ -40,6 +40,7 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "library")]
 pub mod average;
 mod code;
 #[cfg(feature = "library")]

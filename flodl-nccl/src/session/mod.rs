@@ -24,6 +24,7 @@ pub use runner::{Outcome, Replica, Runner, Tools};
 #[cfg(feature = "library")]
 pub use watchdog::{Guard, Watchdog};
 
+#[cfg(feature = "library")]
 pub use crate::sys::end_process;
 
 /// The status of a process that ends because the library does not come back: it is to be replaced, and the run goes on
