@@ -123,14 +123,6 @@ pub enum ConfigError {
         /// Ranks expected.
         world: u32,
     },
-    /// A mode that this program cannot run.
-    #[error("--mode {mode} is not available in this build: use {use_instead}")]
-    Mode {
-        /// Asked for.
-        mode: String,
-        /// What there is.
-        use_instead: &'static str,
-    },
     /// No sample a batch.
     #[error("--batch-size must be at least 1")]
     BatchSize,

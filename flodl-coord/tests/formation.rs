@@ -313,10 +313,6 @@ fn c1_contradicting_settings_are_refused_with_both_values() {
         (Config { world_size: 0, ..config(1, 1) }, "a run has 1 to 65536 ranks, not 0: give another number with -n"),
         (config(2, 3), "--min-ranks 3 is not within 1..=2, the ranks of the run (-n 2)"),
         (
-            Config { mode: Mode::NcclSync, ..config(1, 1) },
-            "--mode nccl-sync is not available in this build: use cpu-cadence, cpu-async or cpu-sync",
-        ),
-        (
             Config { slow: Slowing { factors: [(Rank(4), 2.0)].into(), ..Slowing::default() }, ..config(3, 1) },
             "--slow 4=2 names a rank that a run of 3 ranks does not have: ranks are 0..=2",
         ),
@@ -347,6 +343,14 @@ fn c1_contradicting_settings_are_refused_with_both_values() {
                 ..config(3, 1)
             },
             "--guard trend contradicts --deterministic, under which windows keep their length: leave one of the two out",
+        ),
+        (
+            Config {
+                mode: Mode::NcclSync,
+                scheduling: Scheduling { deterministic: true, ..Scheduling::default() },
+                ..config(3, 1)
+            },
+            "--deterministic contradicts --mode nccl-sync: NCCL adds in an order of its own; take --mode cpu-sync",
         ),
         (
             Config {

@@ -69,6 +69,12 @@ fn start(generation: u64) -> Entry {
     Entry::Start(Box::new(Start { run_id, generation, address, keep_checkpoints, config: config() }))
 }
 
+fn over_nccl() -> Entry {
+    let Entry::Start(mut start) = start(0) else { unreachable!("it begins the journal") };
+    start.config.mode = flodl_elche::Mode::NcclCadence;
+    Entry::Start(start)
+}
+
 fn tensors() -> Vec<TensorSpec> {
     let tensor = |number: usize| TensorSpec {
         name: format!("layer.{number}.weight"),
@@ -258,6 +264,7 @@ fn what_cannot_be_gone_on_with_is_said() {
     let ended = [entries(3), vec![Entry::Ended { exit: 3 }]].concat();
     for (entries, why) in [
         (vec![], NotResumable::Empty),
+        (vec![over_nccl(), formed()], NotResumable::OnlyRanksHadIt { mode: flodl_elche::Mode::NcclCadence }),
         (vec![start(0), Entry::Tensors(tensors())], NotResumable::NotFormed),
         (ended, NotResumable::Ended { exit: 3 }),
         (vec![start(0), formed()], NotResumable::OtherTensors),

@@ -202,7 +202,7 @@ pub(crate) enum RankOutput {
 pub(crate) struct TrainingArgs {
     /// How work is shared out and averaged: cpu-cadence (each rank trains as much as it can in the same time, then all
     /// average), cpu-async (the same, and ranks train on while they average) or cpu-sync (each rank trains one batch, then
-    /// all average)
+    /// all average); nccl-cadence and nccl-sync average between GPUs, for programs that can
     #[arg(long, value_name = "MODE", default_value_t = Mode::CpuCadence)]
     pub(crate) mode: Mode,
     /// Passes over the dataset [default: what the program asks for, else 1]

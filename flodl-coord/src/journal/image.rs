@@ -1,6 +1,7 @@
 //! What a journal's entries say together.
 
 use super::{Entry, Formed, Start};
+use flodl_elche::Mode;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::commit::{CommitState, Keeper};
 use flodl_wire::limits::MANIFEST_PART;
@@ -40,6 +41,14 @@ pub struct Restored {
 /// Why a run cannot be gone on with.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotResumable {
+    /// Ranks averaged among themselves: no relay has the consensus.
+    #[error(
+        "a run in mode {mode} cannot go on under another controller, for only its ranks had the consensus: begin a new run, in mode cpu-cadence where controllers may die"
+    )]
+    OnlyRanksHadIt {
+        /// The run's mode.
+        mode: Mode,
+    },
     /// Nothing was written.
     #[error("the journal holds no run: start one with `flodl serve`")]
     Empty,
@@ -122,6 +131,9 @@ impl Image {
     /// Where the run had not begun, or is over.
     pub fn restored(&self) -> Result<Restored, NotResumable> {
         let Some(start) = &self.start else { return Err(NotResumable::Empty) };
+        if !start.config.mode.is_cpu() {
+            return Err(NotResumable::OnlyRanksHadIt { mode: start.config.mode });
+        }
         if let Some(exit) = self.ended {
             return Err(NotResumable::Ended { exit });
         }

@@ -17,7 +17,7 @@ fn bad_arguments_are_usage_errors() {
         ("run -n 2 --slow 1=0.5 -- true", "within 1..=1000"),
         ("run -n 2 --slow 1=2 --slow 1=3 -- true", "twice"),
         ("run -n 2 --slow 1 -- true", "RANK=FACTOR"),
-        ("run -n 2 --mode nccl-cadence -- true", "cpu-cadence"),
+        ("run -n 2 --mode nccl-async -- true", "nccl-cadence"),
         ("run -n 2 --mode fast -- true", "cpu-cadence"),
         ("run -n 2 --min-ranks 3 -- true", "--min-ranks 3"),
         ("run -n 2 --patience 0.01 -- true", "--patience"),
