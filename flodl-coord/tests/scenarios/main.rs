@@ -7,8 +7,10 @@
 //!
 //! With `FLODL_WRITE_SCRIPTS=1` the second parts are written anew: read the difference before you keep it.
 
+mod actor;
 #[path = "../common/mod.rs"]
 mod common;
+mod library;
 mod stage;
 mod words;
 

@@ -1,38 +1,21 @@
 //! Who plays in a scenario: hosts and ranks that do what a line says, and otherwise only what they must.
 
+use super::actor::{Actor, state};
 use super::common::puppet::{prefix, ready, received, tensors};
 use super::common::{DIGEST, MS, config, scenario};
+use super::library::Library;
 use super::words;
 use flodl_coord::{Coordinator, Input, MaxFailure, Output};
 use flodl_wire::codec::manifest_digest;
-use flodl_wire::message::control::{Part, RosterEntry, WindowPlan};
+use flodl_wire::message::control::{Part, RosterEntry};
 use flodl_wire::message::join::TensorSpec;
 use flodl_wire::message::report::{
     Evaluation, ExitStatus, Folded, FoldedPart, RankState, SyncAck, SyncOutcome, WindowReport,
 };
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Incarnation, Range, Rank, Round, SessionId, Time, Version, WindowId};
+use flodl_wire::{HostId, Incarnation, Rank, Round, SessionId, Time, Version, WindowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// A rank as its host sees it.
-struct Actor {
-    host: String,
-    life: Incarnation,
-    alive: bool,
-    /// Its model is another one than the run's.
-    other: bool,
-    plan: Option<WindowPlan>,
-    /// Trained since its last snapshot that was folded.
-    used: Vec<Range>,
-    batches: u32,
-    step: u64,
-    admitted: bool,
-    round: Option<(Round, bool)>,
-    /// What it said since its window began or its round ended.
-    words: Vec<Report>,
-    asked: Option<u64>,
-}
 
 /// A host and whether its link holds.
 struct Wing {
@@ -55,13 +38,15 @@ pub(crate) struct Stage {
     ranks: BTreeMap<u32, Actor>,
     roster: (Round, Vec<RosterEntry>),
     version: Version,
+    over_nccl: bool,
+    pub(crate) library: Library,
     told: Vec<String>,
 }
 
 /// A line's words: what is named, and what is set.
-struct Line<'a> {
-    names: Vec<&'a str>,
-    sets: Vec<(&'a str, &'a str)>,
+pub(crate) struct Line<'a> {
+    pub(crate) names: Vec<&'a str>,
+    pub(crate) sets: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Line<'a> {
@@ -81,7 +66,7 @@ impl<'a> Line<'a> {
     }
 
     /// Its ranks: `3`, or `0..4` without the last.
-    fn ranks(&self) -> Result<Vec<u32>, String> {
+    pub(crate) fn ranks(&self) -> Result<Vec<u32>, String> {
         let mut ranks = Vec::new();
         for name in &self.names {
             match name.split_once("..") {
@@ -92,11 +77,11 @@ impl<'a> Line<'a> {
         Ok(ranks)
     }
 
-    fn set(&self, key: &str) -> Option<&'a str> {
+    pub(crate) fn set(&self, key: &str) -> Option<&'a str> {
         self.sets.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }
 
-    fn rank_sets(&self) -> Result<Vec<(u32, &'a str)>, String> {
+    pub(crate) fn rank_sets(&self) -> Result<Vec<(u32, &'a str)>, String> {
         let named = self.sets.iter().filter(|(name, _)| name.starts_with(|first: char| first.is_ascii_digit()));
         named.map(|&(rank, value)| Ok((number(rank)?, value))).collect()
     }
@@ -106,7 +91,7 @@ impl<'a> Line<'a> {
     }
 }
 
-fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+pub(crate) fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| format!("`{text}` is no number"))
 }
 
@@ -124,6 +109,10 @@ impl Stage {
             "snapshot" => self.each(&line, |stage, rank| stage.snapshot(rank)),
             "fold" => self.fold(&line),
             "ack" => self.ack(&line),
+            "id" => self.id(&line),
+            "begin" | "formed" | "unformed" | "broken" => self.stand(verb, &line),
+            "form" => self.form(),
+            "collect" => self.collect(&line),
             "round" => self.round(),
             "exit" | "lost" | "fail" | "returns" | "starts" => self.life(verb, &line),
             "cut" => self.cut(line.name()?),
@@ -159,6 +148,9 @@ impl Stage {
         let mut config = config(&settings);
         config.min_ranks = get("min", 1)? as u32;
         config.patience = Duration::from_secs(get("patience", 10)?);
+        if let Some(mode) = line.set("mode") {
+            config.mode = mode.parse().map_err(|_| format!("`{mode}` is no mode"))?;
+        }
         let coordinator = Coordinator::new(config, Time::ZERO).map_err(|error| error.to_string())?;
         self.coordinator = Some(coordinator);
         Ok(())
@@ -238,7 +230,7 @@ impl Stage {
     }
 
     /// A rank says something. Where the link is down its relay keeps it for later.
-    fn say(&mut self, rank: u32, report: Report) -> Result<(), String> {
+    pub(crate) fn say(&mut self, rank: u32, report: Report) -> Result<(), String> {
         let actor = self.actor(rank)?;
         if !matches!(report, Report::Heartbeat { .. } | Report::Manifest { .. }) {
             actor.words.push(report.clone());
@@ -298,8 +290,11 @@ impl Stage {
     fn snapshot(&mut self, rank: u32) -> Result<(), String> {
         let round = self.roster.0;
         let actor = self.actor(rank)?;
-        let (steps, ranges) = (u64::from(actor.batches), actor.used.clone());
+        let (mut steps, ranges) = (u64::from(actor.batches), actor.used.clone());
         let epoch = actor.plan.as_ref().map(|plan| plan.epoch).unwrap_or_default();
+        // Over NCCL nobody but the coordinator learns from it that the source gives something.
+        let is_source = |entry: &RosterEntry| (entry.rank, entry.part) == (Rank(rank), Part::Source);
+        steps += u64::from(self.over_nccl && self.roster.1.iter().any(is_source));
         self.say(rank, Report::SnapshotReady { round, steps, ranges, epoch })
     }
 
@@ -495,13 +490,29 @@ impl Stage {
                 if matches!(control, Control::SendManifest) {
                     return Some(rank.0);
                 }
+                if let Control::RequestNewNcclId { session } = control {
+                    (self.library.session, self.library.asked) = (session, Some(rank));
+                }
                 if let Some(actor) = self.ranks.get_mut(&rank.0).filter(|actor| actor.life == incarnation && linked) {
                     actor.hears(&control);
                 }
             }
             Output::Broadcast(control) => {
-                if let Control::RequestParams { round, roster } = &control {
-                    self.roster = (*round, roster.clone());
+                self.over_nccl = match &control {
+                    Control::PrepareSync { .. } => true,
+                    Control::RequestParams { .. } => false,
+                    _ => self.over_nccl,
+                };
+                match &control {
+                    Control::RequestParams { round, roster } | Control::PrepareSync { round, roster } => {
+                        self.roster = (*round, roster.clone());
+                    }
+                    Control::NewNcclSession(new) => {
+                        self.library.session = new.session;
+                        self.library.members = new.members.iter().map(|(rank, _)| rank.0).collect();
+                    }
+                    Control::SyncNow { round, .. } => self.library.issued = Some(*round),
+                    _ => {}
                 }
                 let linked = |host: &String| self.hosts.get(host).is_some_and(|wing| wing.linked);
                 self.ranks.values_mut().filter(|actor| linked(&actor.host)).for_each(|actor| actor.hears(&control));
@@ -510,49 +521,6 @@ impl Stage {
             _ => {}
         }
         None
-    }
-}
-
-impl Actor {
-    fn new(host: String, life: Incarnation) -> Actor {
-        Actor {
-            host,
-            life,
-            alive: true,
-            other: false,
-            plan: None,
-            used: Vec::new(),
-            batches: 0,
-            step: 0,
-            admitted: false,
-            round: None,
-            words: Vec::new(),
-            asked: None,
-        }
-    }
-
-    fn hears(&mut self, control: &Control) {
-        match control {
-            Control::Admitted(_) => self.admitted = true,
-            Control::Window(plan) => {
-                self.plan = Some(plan.clone());
-                self.words.clear();
-            }
-            Control::ExtendPartition { leases, .. } => {
-                if let Some(plan) = &mut self.plan {
-                    plan.leases.extend(leases);
-                }
-            }
-            Control::RequestParams { round, .. } => self.round = Some((*round, false)),
-            Control::RoundDone { round, .. } if self.round.is_some_and(|(open, _)| open == *round) => {
-                self.round = Some((*round, true));
-                (self.used, self.batches) = (Vec::new(), 0);
-                self.words.clear();
-            }
-            Control::ExecuteEval { schedule } => self.asked = Some(*schedule),
-            Control::Refused { .. } | Control::Fenced { .. } => self.alive = false,
-            _ => {}
-        }
     }
 }
 
@@ -570,21 +538,5 @@ fn status(line: &Line<'_>) -> Result<ExitStatus, String> {
         (Some(signal), _) => number(signal).map(ExitStatus::Signal),
         (None, Some(code)) => number(code).map(ExitStatus::Code),
         (None, None) => Ok(ExitStatus::Signal(9)),
-    }
-}
-
-/// What a relay says of a rank when its link is there again.
-fn state((&rank, actor): (&u32, &Actor)) -> RankState {
-    RankState {
-        rank: Rank(rank),
-        incarnation: actor.life,
-        window: actor.plan.as_ref().map(|plan| plan.window),
-        round: actor.round.map(|(round, _)| round),
-        round_done: actor.round.is_some_and(|(_, done)| done),
-        admitted: actor.admitted,
-        words: actor.words.clone(),
-        version: None,
-        plan: None,
-        pace: None,
     }
 }

@@ -51,6 +51,7 @@ fn to_rank(control: &Control) -> Option<String> {
         Control::ExecuteEval { .. } => "evaluates".to_owned(),
         Control::ExecuteCheckpoint { version, .. } => format!("saves its part of v{}", version.0),
         Control::Fenced { incarnation } => format!("fenced, life {}", incarnation.0),
+        Control::RequestNewNcclId { session } => format!("makes an id for communicator {}", session.0),
         Control::ControllerBack => "its place is known".to_owned(),
         control => return to_all(control),
     };
@@ -60,6 +61,15 @@ fn to_rank(control: &Control) -> Option<String> {
 fn to_all(control: &Control) -> Option<String> {
     match control {
         Control::RequestParams { round, roster } => Some(format!("round {}: {}", round.0, parts(roster))),
+        Control::PrepareSync { round, roster } => Some(format!("round {} over NCCL: {}", round.0, parts(roster))),
+        Control::NewNcclSession(new) => {
+            let members = new.members.iter().map(|&(rank, incarnation)| life(rank, incarnation));
+            Some(format!("communicator {}: {}", new.session.0, list(members)))
+        }
+        Control::SyncNow { round, session, root } => {
+            let what = root.map_or("average".to_owned(), |root| format!("take what place {root} has"));
+            Some(format!("round {} on communicator {}: {what}", round.0, session.0))
+        }
         Control::RoundDone { round, outcome, next } => {
             let outcome = match outcome {
                 RoundOutcome::Committed { version } => format!("v{}", version.0),
@@ -107,6 +117,8 @@ fn of_event(event: &Event) -> Option<String> {
             text
         }
         EventKind::RoundEmpty { .. } => "nothing was folded".to_owned(),
+        EventKind::NcclReady { session, .. } => format!("communicator {} is ready", session.0),
+        EventKind::NcclLost { session, .. } => format!("communicator {} is lost: {why}", session.0),
         EventKind::EpochDone { epoch } => format!("epoch {} is done", epoch.0),
         EventKind::Death { rank, incarnation } => format!("{} is lost: {why}", life(*rank, *incarnation)),
         EventKind::Stall => format!("stall: {why}"),
