@@ -1,7 +1,9 @@
 //! Building and loading the stand-in, and asking it to do wrong.
 
+#[path = "compile.rs"]
+mod compile;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use flodl_nccl::{Candidate, Cuda, Library, Source, UniqueId};
@@ -53,46 +55,19 @@ fn text(path: &Path) -> String {
     path.to_str().expect("the target folder has a plain name").to_owned()
 }
 
-/// Compiles a variant, unless it is there and newer than its sources; the result replaces an older one whole, since other
-/// processes may be at it.
+/// Compiles a variant, once in a process.
 fn build(variant: Variant) -> PathBuf {
     static BUILT: Mutex<Vec<(Variant, PathBuf)>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, path)) = built.iter().find(|(of, _)| *of == variant) {
         return path.clone();
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in");
-    let source = sources.join("main.rs");
-    let name = format!("libstand_in_{variant:?}").to_lowercase();
-    let path = folder.join(format!("{name}.so"));
-    if is_newer(&path, &sources) {
-        built.push((variant, path.clone()));
-        return path;
-    }
-    let fresh = folder.join(format!("{name}.{}", std::process::id()));
-    // The compiler beside the cargo that runs the tests.
-    let cargo = std::env::var_os("CARGO").map(PathBuf::from);
-    let beside =
-        cargo.and_then(|cargo| cargo.parent().map(|folder| folder.join("rustc"))).filter(|rustc| rustc.exists());
-    let mut rustc = Command::new(beside.unwrap_or_else(|| "rustc".into()));
-    rustc.args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "stand_in", "-O", "-Cdebuginfo=0"]);
-    if variant != Variant::Whole {
-        rustc.arg("--cfg").arg(format!("{variant:?}").to_lowercase());
-    }
-    let output = rustc.arg("-o").arg(&fresh).arg(&source).output().expect("rustc can be started");
-    assert!(output.status.success(), "the stand-in does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(&fresh, &path).expect("the target folder is writable");
+    let name = format!("{variant:?}").to_lowercase();
+    let cfg = (variant != Variant::Whole).then_some(name.as_str());
+    let path = compile::compile(Path::new(env!("CARGO_TARGET_TMPDIR")), &sources, cfg);
     built.push((variant, path.clone()));
     path
-}
-
-/// Whether a file is there and newer than all of a folder's.
-fn is_newer(path: &Path, folder: &Path) -> bool {
-    let modified = |path: &Path| path.metadata().and_then(|found| found.modified()).ok();
-    let Some(made) = modified(path) else { return false };
-    let newest = std::fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|file| modified(&file.path()));
-    newest.max().is_some_and(|newest| newest < made)
 }
 
 /// What a rank is asked to do wrong; collectives of a rank count from 0.
