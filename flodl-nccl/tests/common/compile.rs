@@ -2,10 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Compiles what is in the folder `sources` into `folder`, unless it is there and newer; `variant` is a cfg. The result
 /// replaces an older one whole, since other processes may be at it.
 pub(crate) fn compile(folder: &Path, sources: &Path, variant: Option<&str>) -> PathBuf {
+    // One at a time in a process: its number is in the name of what is not whole yet.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = variant.map_or("libstand_in".to_owned(), |variant| format!("libstand_in_{variant}"));
     let path = folder.join(format!("{name}.so"));
     if is_newer(&path, sources) {
