@@ -2,7 +2,7 @@
 
 use crate::round::writable;
 use crate::{
-    Average, Base, ChunkSpec, Codec, Coded, Coder, Digest, Layout, Mass, Outer, OuterStateError, Section, kernel,
+    Average, Base, ChunkSpec, Codec, Coded, Coder, Digest, Layout, Mass, Outer, OuterStateError, Rooms, Section, kernel,
 };
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
@@ -87,6 +87,8 @@ pub struct Consensus {
     outer: Box<dyn Outer>,
     /// Rounds the results, where they travel rounded.
     coder: Option<Coder>,
+    /// Where memory goes that is not needed any more.
+    rooms: Option<Rooms>,
     committed: Option<Committed>,
     open: Option<Open>,
 }
@@ -117,7 +119,7 @@ impl Consensus {
     /// A root without a consensus, as before round 0. Takes averages as they are.
     #[must_use]
     pub fn empty(layout: Layout) -> Self {
-        Self { layout, outer: Box::new(Average), coder: None, committed: None, open: None }
+        Self { layout, outer: Box::new(Average), coder: None, rooms: None, committed: None, open: None }
     }
 
     /// A root that holds a model, such as a checkpoint's: the bytes of all sections in order, little-endian.
@@ -155,6 +157,18 @@ impl Consensus {
     pub fn with_codec(self, codec: Codec) -> Self {
         let coder = (codec != Codec::F32).then(|| Coder::new(codec, self.layout));
         Self { coder, ..self }
+    }
+
+    /// Gives the memory of chunks that nobody needs any more to `rooms`, from now on, for the fold that takes its sums' from there.
+    pub fn recycle(&mut self, rooms: Rooms) {
+        self.rooms = Some(rooms);
+    }
+
+    /// Lets go of chunks, except for those that the other copy has too.
+    fn let_go(&self, chunks: Vec<Bytes>) {
+        if let Some(rooms) = &self.rooms {
+            chunks.into_iter().for_each(|chunk| rooms.give(chunk));
+        }
     }
 
     /// The outer optimizer's state after the last commit: it belongs into a checkpoint beside the consensus.
@@ -308,14 +322,18 @@ impl Consensus {
             if let Some(coder) = &mut self.coder {
                 coder.commit(self.layout.chunks());
             }
-            self.committed = Some(Committed { version, digest: open.digest.finish(), chunks: open.chunks });
+            let fresh = Committed { version, digest: open.digest.finish(), chunks: open.chunks };
+            if let Some(old) = self.committed.replace(fresh) {
+                self.let_go(old.chunks);
+            }
         }
         Ok(())
     }
 
     /// Forgets the open round, if any. The consensus stays what it was.
     pub fn abandon(&mut self) {
-        if self.open.take().is_some() {
+        if let Some(open) = self.open.take() {
+            self.let_go(open.chunks);
             self.outer.abandon();
             if let Some(coder) = &mut self.coder {
                 coder.abandon();

@@ -11,6 +11,7 @@ pub mod kernel;
 mod layout;
 mod mass;
 mod outer;
+mod rooms;
 mod round;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;
@@ -25,6 +26,7 @@ pub use mass::{Mass, MassError};
 pub use outer::{
     Average, Momentum, MomentumError, Nesterov, Outer, OuterRule, OuterRuleError, OuterStateError, SlowMomentum,
 };
+pub use rooms::Rooms;
 pub use round::{
     AHEAD_BYTES_MAX, Absence, Contributor, Fold, FoldError, Folded, Outcome, Record, Reject, Summed, Work,
 };

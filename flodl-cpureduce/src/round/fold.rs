@@ -10,7 +10,7 @@
 use super::work::{Part, Summed, Work};
 use super::{Absence, Contributor};
 use crate::kernel;
-use crate::{ChunkSpec, Layout, Mass, Section};
+use crate::{ChunkSpec, Layout, Mass, Rooms, Section};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use thiserror::Error;
@@ -133,6 +133,8 @@ pub struct Fold {
     out: VecDeque<Folded>,
     done: bool,
     lent: bool,
+    /// Where more memory for sums may be.
+    shared_rooms: Option<Rooms>,
 }
 
 /// A chunk that was handed out.
@@ -183,17 +185,39 @@ impl Fold {
             .map(|id| Source { id, delivered: 0, queue: VecDeque::new(), missing: None })
             .collect();
         let (given, rooms, out) = (VecDeque::new(), Vec::new(), VecDeque::new());
-        let mut fold =
-            Self { round, layout, sources, next: 0, given, rooms, lacking: 0, out, done: false, lent: false };
+        let mut fold = Self {
+            round,
+            layout,
+            sources,
+            next: 0,
+            given,
+            rooms,
+            lacking: 0,
+            out,
+            done: false,
+            lent: false,
+            shared_rooms: None,
+        };
         fold.lacking = fold.missing().count();
         Ok(fold)
     }
 
     /// The same for contributions in memory that is only lent and wanted back: a sum never lies in it, not even where there is
-    /// one contributor.
+    /// one contributor. Whether they are finite is seen in their sums, while they are there.
     #[must_use]
     pub fn of_lent(self) -> Self {
         Self { lent: true, ..self }
+    }
+
+    /// The same with memory for its sums out of `rooms`, as far as there is some.
+    #[must_use]
+    pub fn with_rooms(self, rooms: Rooms) -> Self {
+        Self { shared_rooms: Some(rooms), ..self }
+    }
+
+    fn room(&mut self) -> BytesMut {
+        let room = self.rooms.pop();
+        room.or_else(|| self.shared_rooms.as_ref().map(Rooms::take)).unwrap_or_default()
     }
 
     /// The round this fold is for.
@@ -224,7 +248,8 @@ impl Fold {
         let was_lacking = self.is_lacking(place);
         let source = &mut self.sources[place];
         // Tested on arrival, while the bytes are still in cache.
-        if !mass.is_zero() && spec.section != Section::Integers && !kernel::all_finite(&data) {
+        // What is lent is tested as a part of its sum.
+        if !self.lent && !mass.is_zero() && spec.section != Section::Integers && !kernel::all_finite(&data) {
             source.leave(Absence::NonFinite);
         } else {
             source.queue.push_back((mass, data));
@@ -419,12 +444,15 @@ impl Fold {
         }
         self.next += 1;
         self.lacking = self.missing().count();
-        Work { round: self.round, spec, parts, room: self.rooms.pop().unwrap_or_default(), lent: self.lent }
+        Work { round: self.round, spec, parts, room: self.room(), lent: self.lent }
     }
 
     /// Queues the events of the oldest chunk whose events are not out.
     fn settle(&mut self, summed: Summed) {
         let mut summed = self.without_dropped(summed);
+        if self.lent && summed.sum.is_none() {
+            summed = self.without_sick(summed);
+        }
         let sum = summed.sum.take();
         let index = summed.spec.index;
         let mass = summed.parts.iter().fold(Mass::ZERO, |mass, part| mass.plus(part.mass));
@@ -462,6 +490,18 @@ impl Fold {
         }
         let parts = summed.parts.into_iter().filter(stays).collect();
         Work { round, spec, parts, room: summed.room, lent: self.lent }.run_in_place()
+    }
+
+    /// The same chunk without those who are not finite, who are dropped from it on.
+    fn without_sick(&mut self, summed: Summed) -> Summed {
+        let Summed { round, spec, parts, room, .. } = summed;
+        let (well, sick): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| kernel::all_finite(&part.data));
+        for part in &sick {
+            self.sources[part.place].queue.clear();
+            self.sources[part.place].missing = Some((spec.index, Absence::NonFinite));
+        }
+        self.lacking = self.missing().count();
+        Work { round, spec, parts: well, room, lent: true }.run()
     }
 
     /// Keeps memory for the next sum that is handed out, so that none is taken from the system for it.

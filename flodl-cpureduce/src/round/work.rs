@@ -53,7 +53,12 @@ impl Work {
         let Work { round, spec, parts, mut room, lent } = self;
         let sum = match &parts[..] {
             [] => Some(Bytes::new()),
-            [one] if lent => Some(Bytes::copy_from_slice(&one.data)),
+            [one] if lent => {
+                room.clear();
+                room.extend_from_slice(&one.data);
+                let finite = spec.section == Section::Integers || kernel::all_finite(&room);
+                finite.then(|| core::mem::take(&mut room).freeze())
+            }
             [one] => Some(one.data.clone()),
             [first, second, rest @ ..] => {
                 room.resize(spec.bytes as usize, 0);
@@ -75,12 +80,15 @@ impl Work {
     /// The same in the first contribution's own memory where nobody else holds it: for a chunk that nothing can change
     /// any more.
     pub(super) fn run_in_place(mut self) -> Summed {
+        if self.lent {
+            return self.run();
+        }
         let mut data = self.parts.iter_mut().map(|part| core::mem::take(&mut part.data));
-        let sum = match (data.next(), data.next()) {
-            (Some(first), None) if self.lent => Some(writable(first).freeze()),
-            (first, None) => Some(first.unwrap_or_default()),
-            (first, Some(second)) => {
-                let mut sum = writable(first.unwrap_or_default());
+        let first = data.next().unwrap_or_default();
+        let sum = match data.next() {
+            None => Some(first),
+            Some(second) => {
+                let mut sum = writable(first);
                 let finite =
                     core::iter::once(second).chain(data).all(|data| combine(self.spec.section, &mut sum, &data));
                 finite.then(|| sum.freeze())

@@ -1,7 +1,7 @@
 //! Property: whatever arrives in whatever order, and whoever leaves wherever, a fold is the plain reference, bit by bit.
 
-use crate::plan::{Exit, Plan, divided, expected, finish, run, sums};
-use flodl_cpureduce::{Absence, Consensus, Contributor, Digest, Layout, Mass};
+use crate::plan::{Exit, Plan, divided, expected, finish, fold_of, run, run_fold, sums};
+use flodl_cpureduce::{Absence, Consensus, Contributor, Digest, Folded, Layout, Mass, Rooms};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -68,6 +68,22 @@ proptest! {
     #[test]
     fn events_are_the_reference_in_any_order((layout, plans, turns) in rounds()) {
         prop_assert_eq!(run(layout, &plans, &turns), expected(&layout, &plans));
+    }
+
+    #[test]
+    fn events_are_the_same_where_contributions_are_only_lent((layout, plans, turns) in rounds()) {
+        let rooms = Rooms::default();
+        for _ in 0..2 {
+            let fold = fold_of(layout, &plans).of_lent().with_rooms(rooms.clone());
+            let events = run_fold(fold, &plans, &turns);
+            prop_assert_eq!(&events, &expected(&layout, &plans));
+            // Sums lie in memory that is used again, of whatever length it was.
+            for event in events {
+                if let Folded::Chunk { data, .. } = event {
+                    rooms.give(data);
+                }
+            }
+        }
     }
 
     #[test]

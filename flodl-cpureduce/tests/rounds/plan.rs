@@ -205,7 +205,12 @@ pub(crate) fn fold_of(layout: Layout, plans: &[Plan]) -> Fold {
 /// The events of a fold that gets the plans' inputs in the order of `turns`: each entry is the place of the
 /// contributor whose next input comes.
 pub(crate) fn run(layout: Layout, plans: &[Plan], turns: &[usize]) -> Vec<Folded> {
-    let mut fold = fold_of(layout, plans);
+    run_fold(fold_of(layout, plans), plans, turns)
+}
+
+/// The same for a fold that is made already.
+pub(crate) fn run_fold(mut fold: Fold, plans: &[Plan], turns: &[usize]) -> Vec<Folded> {
+    let layout = *fold.layout();
     let mut inputs: Vec<_> = plans.iter().map(|plan| plan.inputs(&layout).into_iter()).collect();
     let mut events = drain(&mut fold);
     for &turn in turns {

@@ -53,6 +53,31 @@ fn one_contribution_passes_through_without_a_copy() {
 }
 
 #[test]
+fn memory_that_is_lent_comes_back_once_its_sum_is_made() {
+    let mut fold = Fold::new(1, layout(2), vec![A, B]).unwrap().of_lent();
+    let (one, other) = (data(), data());
+    let mut events = Vec::new();
+    for (index, other) in [(0, Some(&other)), (1, None)] {
+        fold.chunk(A, index, Mass::ONE, one.clone()).unwrap();
+        match other {
+            Some(other) => fold.chunk(B, index, Mass::ONE, other.clone()).unwrap(),
+            None => fold.absent(B, index, Absence::NothingTrained).unwrap(),
+        }
+        events.extend(drain(&mut fold));
+    }
+    let sums: Vec<Bytes> = events
+        .into_iter()
+        .filter_map(|event| match event {
+            Folded::Chunk { data, .. } => Some(data),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sums, [contribution_chunk(&[2.0, 4.0], Mass::ONE).0, data()]);
+    assert!(sums.iter().all(|sum| sum.as_ptr() != one.as_ptr()));
+    assert!(one.try_into_mut().is_ok() && other.try_into_mut().is_ok(), "nobody holds them any more");
+}
+
+#[test]
 fn values_without_mass_are_not_looked_at() {
     let mut fold = Fold::new(1, layout(1), vec![A, B]).unwrap();
     let (sick, _) = contribution_chunk(&[f32::NAN, f32::INFINITY], Mass::ONE);
