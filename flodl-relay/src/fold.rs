@@ -8,7 +8,7 @@ use crate::coding::{Base, Sums};
 use crate::id::{absence, absent_why, contributor, layout, mass, rank as rank_of};
 use bytes::Bytes;
 use core::time::Duration;
-use flodl_cpureduce::{Absence, DecodeError, Fold, Folded, Layout, LayoutError, MassError, Reject};
+use flodl_cpureduce::{Absence, DecodeError, Fold, Folded, Layout, LayoutError, MassError, Reject, Rooms};
 use flodl_wire::message::Data;
 use flodl_wire::message::control::Part;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
@@ -145,8 +145,8 @@ pub enum DataBreach {
 #[derive(Debug)]
 pub struct HostFold {
     patience: Duration,
-    /// Ranks only lend what they send.
-    lent: bool,
+    /// Ranks only lend what they send, and sums take their memory from here.
+    lent: Option<Rooms>,
     layout: Option<Layout>,
     open: Option<OpenRound>,
     sums: Sums,
@@ -196,13 +196,13 @@ impl HostFold {
     #[must_use]
     pub fn new(patience: Duration) -> HostFold {
         let (layout, open, out) = (None, None, VecDeque::new());
-        HostFold { patience, lent: false, layout, open, sums: Sums::default(), out, strays: 0 }
+        HostFold { patience, lent: None, layout, open, sums: Sums::default(), out, strays: 0 }
     }
 
-    /// The same for ranks whose chunks lie in memory that is only lent and wanted back.
+    /// The same for ranks whose chunks lie in memory that is only lent and wanted back; sums lie in memory out of `rooms`.
     #[must_use]
-    pub fn of_lent(self) -> HostFold {
-        HostFold { lent: true, ..self }
+    pub fn of_lent(self, rooms: Rooms) -> HostFold {
+        HostFold { lent: Some(rooms), ..self }
     }
 
     /// Takes one input. Afterwards every output is to be taken with [`HostFold::poll`].
@@ -263,7 +263,10 @@ impl HostFold {
         // The map's keys are strictly ascending, which is all that a fold asks for.
         let fold = Fold::new(round.0, layout, lives.keys().copied().map(contributor).collect());
         let Ok(fold) = fold else { return };
-        let mut fold = if self.lent { fold.of_lent() } else { fold };
+        let mut fold = match &self.lent {
+            Some(rooms) => fold.of_lent().with_rooms(rooms.clone()),
+            None => fold,
+        };
         if lives.is_empty() {
             return;
         }

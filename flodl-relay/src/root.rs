@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use flodl_cpureduce::{
     Absence, CommitError, Consensus, Contributor, DecodeError, Fold, Folded, Layout, LayoutError, Mass, Record, Reject,
-    Section,
+    Rooms, Section,
 };
 pub use flodl_cpureduce::{Average, ChunkSpec, Codec, Outer, OuterRule};
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
@@ -132,8 +132,8 @@ pub enum Refusal {
 pub struct Root {
     patience: Duration,
     consensus: Option<Consensus>,
-    /// What makes the consensus of an average, until the model's sizes are known.
-    outer: Option<Box<dyn Outer>>,
+    /// What the consensus is made with once the model's sizes are known.
+    with: With,
     /// As what differences travel between hosts.
     codec: Codec,
     open: Option<OpenRound>,
@@ -143,6 +143,15 @@ pub struct Root {
     lost: BTreeSet<SessionId>,
     out: VecDeque<Output>,
     strays: u64,
+}
+
+/// What a consensus is made with.
+#[derive(Debug, Default)]
+struct With {
+    /// What makes it of an average.
+    outer: Option<Box<dyn Outer>>,
+    /// Where memory goes that it does not need any more.
+    rooms: Option<Rooms>,
 }
 
 /// The round that is being folded.
@@ -226,13 +235,22 @@ impl Root {
     pub fn new(patience: Duration) -> Root {
         let (open, elsewhere, coming) = (None, None, None);
         let (lost, out, codec) = (BTreeSet::new(), VecDeque::new(), Codec::F32);
-        Root { patience, consensus: None, outer: None, codec, open, elsewhere, coming, lost, out, strays: 0 }
+        let with = With::default();
+        Root { patience, consensus: None, with, codec, open, elsewhere, coming, lost, out, strays: 0 }
     }
 
     /// The same with an outer optimizer between an average and the consensus.
     #[must_use]
     pub fn with_outer(self, outer: Box<dyn Outer>) -> Root {
-        Root { outer: Some(outer), ..self }
+        Root { with: With { outer: Some(outer), ..self.with }, ..self }
+    }
+
+    /// Gives memory that nobody needs any more to `rooms`, from now on, for the fold that takes its sums' from there.
+    pub fn recycle(&mut self, rooms: Rooms) {
+        if let Some(consensus) = &mut self.consensus {
+            consensus.recycle(rooms.clone());
+        }
+        self.with.rooms = Some(rooms);
     }
 
     /// The same with results that travel in that codec to relays which hold the consensus in force, and say so.
@@ -313,10 +331,14 @@ impl Root {
         match layout(sizes) {
             Ok(layout) => {
                 let empty = Consensus::empty(layout).with_codec(self.codec);
-                self.consensus = Some(match self.outer.take() {
+                let mut consensus = match self.with.outer.take() {
                     Some(outer) => empty.with_outer(outer),
                     None => empty,
-                });
+                };
+                if let Some(rooms) = self.with.rooms.clone() {
+                    consensus.recycle(rooms);
+                }
+                self.consensus = Some(consensus);
             }
             Err(error) => self.out.push_back(Output::Refused(error.into())),
         }

@@ -7,7 +7,7 @@ use super::shared::HostMemory;
 use super::socket::Socket;
 use super::uplink::{self, Redialled, Uplink};
 use super::wires::Wires;
-use super::{Redial, RelayConfig, RunError, Upstream};
+use super::{DataLink, Redial, RelayConfig, RunError, Upstream};
 use crate::agent::{self, Agent, Launch};
 use crate::coding::chosen;
 use crate::fold::Order;
@@ -17,6 +17,7 @@ use crate::routes::{Connection, Peer, Routes};
 use async_channel::{Receiver, Sender};
 use async_io::Timer;
 use core::time::Duration;
+use flodl_cpureduce::Rooms;
 use flodl_wire::handshake::Channel;
 use flodl_wire::message::Data;
 use flodl_wire::secret::RankKeys;
@@ -102,12 +103,16 @@ where
     let (processes, process_events) = async_channel::bounded(limits::AGENT_EVENTS);
     let agent = Agent::start(config.agent.clone(), processes)?;
 
-    let (sums_up, sums) = async_channel::bounded(limits::CHUNKS);
+    let (mut sums_up, sums) = async_channel::bounded(limits::CHUNKS);
+    let mut rooms = Rooms::default();
+    if let DataLink::Relay(local) = &upstream.data {
+        (sums_up, rooms) = (local.up.clone(), local.rooms.clone());
+    }
     let (fold_says, fold_said) = async_channel::bounded(limits::EVENTS);
     let offered = sums_up.clone();
     let memory = share(&config);
-    let bell = memory.as_ref().map(HostMemory::bell);
-    let fold = folding::start(patience, sums_up, fold_says, bell).map_err(RunError::Thread)?;
+    let lanes = memory.as_ref().map(|memory| (memory.bell(), rooms));
+    let fold = folding::start(patience, sums_up, fold_says, lanes).map_err(RunError::Thread)?;
     let (redialled, redials) = async_channel::bounded(1);
     let (session, codec) = (upstream.control.session, chosen(upstream.control.capabilities));
     let uplink = Uplink::start(&executor, upstream, sums.clone());

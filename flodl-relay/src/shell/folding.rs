@@ -8,6 +8,7 @@ use crate::limits;
 use async_channel::{Receiver, Sender};
 use core::task::{Context, Waker};
 use core::time::Duration;
+use flodl_cpureduce::Rooms;
 use flodl_cpureduce::shm::{Bell, LaneReader, NAP, Note, Sent};
 use flodl_wire::message::Data;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
@@ -50,18 +51,19 @@ type Life = (Rank, Incarnation);
 
 /// Starts the thread. It ends when nobody holds the sender that is returned.
 ///
-/// Sums go to `up`, everything else to `tell`. `bell`: what ranks ring that use lanes; without any they use sockets.
+/// Sums go to `up`, everything else to `tell`. `lanes`: what ranks ring that use lanes, and memory for the sums of what they
+/// lend; without any they use sockets.
 pub(super) fn start(
     patience: Duration,
     up: Sender<Data>,
     tell: Sender<Output>,
-    bell: Option<Bell>,
+    lanes: Option<(Bell, Rooms)>,
 ) -> io::Result<Sender<Command>> {
     let (sender, commands) = async_channel::bounded(limits::ORDERS);
     let (clock, inbox) = (Clock::start(), Inbox::new(commands));
     let folding = Folding { fold: HostFold::new(patience), inbox, lanes: BTreeMap::new(), clock, up, tell };
-    let main = move || match bell {
-        Some(bell) => folding.run_with_lanes(bell),
+    let main = move || match lanes {
+        Some(lanes) => folding.run_with_lanes(lanes),
         None => async_io::block_on(folding.run()),
     };
     thread::Builder::new().name("flodl-fold".to_owned()).spawn(main)?;
@@ -91,8 +93,8 @@ impl Folding {
     }
 
     /// Data comes from lanes too: the thread sleeps on their bell, which everything else rings as well.
-    fn run_with_lanes(mut self, bell: Bell) {
-        self.fold = self.fold.of_lent();
+    fn run_with_lanes(mut self, (bell, rooms): (Bell, Rooms)) {
+        self.fold = self.fold.of_lent(rooms);
         let bell = Arc::new(Ringing { bell, rung: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&bell));
         loop {

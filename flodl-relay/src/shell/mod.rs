@@ -16,7 +16,7 @@ mod uplink;
 mod wires;
 
 pub use dial::{DialError, dial, dial_again};
-pub use link::{DataLink, local_data_link};
+pub use link::{DataLink, RelayEnd, RootEnd, local_data_link};
 pub use root::{Consensus, Report, RootGone, RootHandle, SessionEnd, start_root, start_root_as};
 
 use crate::agent::{AgentConfig, AgentError};

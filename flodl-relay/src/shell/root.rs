@@ -1,14 +1,16 @@
 //! The root's thread and the tasks of its relays' data links.
 
-use super::DataLink;
 use super::clock::Clock;
 use super::inbox::{Inbox, Incoming};
+use super::link::{DataLink, RootEnd};
 use super::queue::{ResultReceiver, ResultSender, result_queue};
 use crate::limits;
 use crate::root::{Input, Output, Root};
 use async_channel::{Receiver, Sender};
 use bytes::Bytes;
+use core::convert::Infallible;
 use core::time::Duration;
+use flodl_cpureduce::Rooms;
 use flodl_wire::message::join::LayoutSizes;
 use flodl_wire::message::{Control, Data, report};
 use flodl_wire::{Rank, Round, SessionId, Version};
@@ -75,7 +77,8 @@ pub struct RootGone;
 
 enum Command {
     Input(Box<Input>),
-    Attach { session: SessionId, data: Receiver<Data>, results: ResultSender<Data> },
+    Attach { session: SessionId, data: Receiver<Data>, results: ResultSender<Data>, rooms: Option<Rooms> },
+    Detach { session: SessionId },
     Consensus(Sender<Option<Consensus>>),
 }
 
@@ -152,13 +155,27 @@ impl RootHandle {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let (sender, data) = async_channel::bounded(limits::CHUNKS);
-        let (results, queue) = result_queue();
-        let attached = self.command(Command::Attach { session, data, results });
+        let ((data, results, rooms), way) = match link {
+            DataLink::Root(RootEnd { up, down, rooms, gone }) => ((up, down, Some(rooms)), Way::Local(gone)),
+            link => {
+                let (sender, data) = async_channel::bounded(limits::CHUNKS);
+                let (results, queue) = result_queue();
+                ((data, results, None), Way::Carried(link, sender, queue))
+            }
+        };
+        let attached = self.command(Command::Attach { session, data, results, rooms });
+        let root = self.clone();
         async move {
-            match attached {
-                Ok(()) => carry(link, sender, queue).await,
-                Err(gone) => SessionEnd { why: gone.to_string() },
+            match (attached, way) {
+                (Ok(()), Way::Local(gone)) => {
+                    let _attached = Attached { root, session };
+                    match gone.recv().await {
+                        Ok(never) => match never {},
+                        Err(_) => SessionEnd { why: "the relay's end is gone".to_owned() },
+                    }
+                }
+                (Ok(()), Way::Carried(link, sender, queue)) => carry(link, sender, queue).await,
+                (Err(gone), _) => SessionEnd { why: gone.to_string() },
             }
         }
     }
@@ -168,12 +185,37 @@ impl RootHandle {
     }
 }
 
+/// How data gets from a relay to the root's thread and back.
+enum Way<S> {
+    /// By itself, until the relay's end is gone.
+    Local(Receiver<Infallible>),
+    /// By a task.
+    Carried(DataLink<S>, Sender<Data>, ResultReceiver<Data>),
+}
+
+/// A link that nobody carries: it is part of the root until this is dropped.
+struct Attached {
+    root: RootHandle,
+    session: SessionId,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // A root that has ended, or takes no orders any more, has lost it anyway.
+        match self.root.command(Command::Detach { session: self.session }) {
+            Ok(()) | Err(RootGone) => {}
+        }
+    }
+}
+
 /// Both directions of a relay's data link, until one has ended.
 async fn carry<S>(link: DataLink<S>, to_root: Sender<Data>, results: ResultReceiver<Data>) -> SessionEnd
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut reader, writer) = link.split();
+    let (mut reader, Some(writer)) = link.split() else {
+        return SessionEnd { why: "it is not the root's end".to_owned() };
+    };
     let up = async {
         loop {
             let message = match reader.next().await {
@@ -208,10 +250,18 @@ impl RootThread {
             let deadline = self.root.next_deadline().map(|time| clock.instant(time));
             let input = match self.inbox.next(deadline, |session| self.root.wants(session)).await {
                 Incoming::Order(Command::Input(input)) => *input,
-                Incoming::Order(Command::Attach { session, data, results }) => {
+                Incoming::Order(Command::Attach { session, data, results, rooms }) => {
+                    if let Some(rooms) = rooms {
+                        self.root.recycle(rooms);
+                    }
                     self.inbox.add(session, data);
                     self.results.insert(session, results);
                     continue;
+                }
+                Incoming::Order(Command::Detach { session }) => {
+                    self.inbox.remove(session);
+                    self.results.remove(&session);
+                    Input::Lost { session }
                 }
                 Incoming::Order(Command::Consensus(answer)) => {
                     // Who asked may have stopped waiting.

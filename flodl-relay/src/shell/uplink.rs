@@ -33,11 +33,11 @@ impl Uplink {
         let (data_reader, data_writer) = upstream.data.split();
         let (up, frames) = async_channel::bounded(limits::CONTROL_FRAMES);
         let (inputs, heard) = async_channel::bounded(limits::EVENTS);
-        let tasks = vec![
+        let mut tasks = vec![
             executor.spawn(read_upstream(reader, inputs.clone())),
             executor.spawn(read_results(data_reader, inputs.clone())),
-            executor.spawn(send_sums(data_writer, sums, inputs)),
         ];
+        tasks.extend(data_writer.map(|writer| executor.spawn(send_sums(writer, sums, inputs))));
         Uplink { up, heard, farewell: executor.spawn(write_control(writer, frames)), tasks }
     }
 
