@@ -1,6 +1,8 @@
 //! The CPU back end of a rank: one snapshot, one result.
 
-use super::flat::{Flat, Gather, Inspect, LayoutMismatch, ManifestError, Map, Piece, Scatter, Spread};
+use super::flat::{
+    Flat, Gather, Inspect, LayoutMismatch, ManifestError, Map, Piece, Scatter, ScatterDigest, Spread, ValueDigest,
+};
 use super::passage::Passage;
 use crate::session::Violation;
 use crate::trainee::{Fault, Trainee};
@@ -161,9 +163,12 @@ impl CpuReduce {
         }
         let mut inspect = Inspect::new(&self.map);
         trainee.read_tensors(&mut inspect).map_err(ReduceError::Model)?;
-        let finite = inspect.finish()?;
+        let (finite, squared_theta) = inspect.finish()?;
         self.direct = true;
         self.begin(round);
+        if let Some(incoming) = &mut self.incoming {
+            incoming.squared_theta = squared_theta;
+        }
         Ok(finite)
     }
 
@@ -317,9 +322,18 @@ impl CpuReduce {
     /// # Errors
     /// The model's own, or that it lends other tensors than it named.
     pub fn apply<T: Trainee + ?Sized>(&mut self, trainee: &mut T) -> Result<u64, ReduceError> {
-        self.write_result(trainee)?;
+        let whole = self.whole_result()?;
+        let in_order = trainee.lends_in_place().then(|| ScatterDigest::new(&self.map, whole)).flatten();
+        let Some(mut scatter) = in_order else {
+            self.write_result(trainee)?;
+            self.incoming = None;
+            return self.replica_digest(trainee);
+        };
+        trainee.write_tensors(&mut scatter).map_err(ReduceError::Model)?;
+        let digest = scatter.finish()?;
+        self.still_whole()?;
         self.incoming = None;
-        self.replica_digest(trainee)
+        Ok(digest)
     }
 
     /// The last whole result, wherever it is.
@@ -398,16 +412,11 @@ impl CpuReduce {
         if !direct {
             gather(&self.map, trainee, &mut self.snapshot)?;
         }
-        let mut digest = Digest::new();
-        let mut room = Vec::new();
+        let mut digest = ValueDigest::default();
         for spec in self.map.layout.iter() {
             let update = |piece: Piece<'_>| match piece {
-                Piece::Integers(_, values) => digest.update(&integer_chunk(values)),
-                Piece::Floats(_, values) => {
-                    room.resize(4 * values.len(), 0);
-                    kernel::scale_copy_check(values, 1.0, &mut room);
-                    digest.update(&room);
-                }
+                Piece::Integers(_, values) => digest.integers(values),
+                Piece::Floats(_, values) => digest.floats(values),
             };
             self.map.pieces(direct, (trainee, &self.snapshot), &spec, update)?;
         }

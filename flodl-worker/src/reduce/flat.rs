@@ -2,7 +2,7 @@
 
 use crate::trainee::{TensorMut, TensorReader, TensorRef, TensorWriter};
 use core::ops::Range;
-use flodl_cpureduce::{ChunkSpec, Layout, LayoutError, kernel};
+use flodl_cpureduce::{ChunkSpec, Digest, Layout, LayoutError, kernel};
 use flodl_wire::message::join::{LayoutSizes, Section, TensorSpec};
 use std::collections::BTreeSet;
 use thiserror::Error;
@@ -281,20 +281,21 @@ impl TensorReader for Window<'_, '_> {
     }
 }
 
-/// Whether lent tensors are finite, and those that were named.
+/// Looks over lent tensors: whether they are finite and those that were named, and the norm of the parameters.
 pub(super) struct Inspect<'a> {
     cursor: Cursor<'a>,
     finite: bool,
+    squared_norm: f64,
 }
 
 impl<'a> Inspect<'a> {
     pub(super) fn new(map: &'a Map) -> Inspect<'a> {
-        Inspect { cursor: Cursor::new(map), finite: true }
+        Inspect { cursor: Cursor::new(map), finite: true, squared_norm: 0.0 }
     }
 
-    /// Whether all of it is finite.
-    pub(super) fn finish(self) -> Result<bool, LayoutMismatch> {
-        self.cursor.finish().map(|()| self.finite)
+    /// Whether all of it is finite, and the sum of the squares of the parameters.
+    pub(super) fn finish(self) -> Result<(bool, f64), LayoutMismatch> {
+        self.cursor.finish().map(|()| (self.finite, self.squared_norm))
     }
 }
 
@@ -302,11 +303,87 @@ impl TensorReader for Inspect<'_> {
     fn read(&mut self, tensor: TensorRef<'_>) {
         match tensor {
             TensorRef::F32(values) => {
-                let fits = self.cursor.place(false, values.len()).is_some();
-                self.finite &= !fits || kernel::all_finite_of(values);
+                let Some(at) = self.cursor.place(false, values.len()) else { return };
+                // Squares of `f32` do not overflow an `f64`, and what is not finite shows in their sum.
+                let squares = kernel::squared_norm_of(values);
+                self.finite &= squares.is_finite();
+                if at.end <= index(self.cursor.map.sizes.parameters) {
+                    self.squared_norm += squares;
+                }
             }
             TensorRef::I64(values) => {
                 self.cursor.place(true, values.len());
+            }
+        }
+    }
+}
+
+/// Elements that are gone over several times: they stay in the first-level cache.
+const BLOCK: usize = 4096;
+
+/// The digest of values as the bytes that they are sent as with mass 1, of which only a part is made at a time.
+#[derive(Default)]
+pub(super) struct ValueDigest {
+    digest: Digest,
+    room: Vec<u8>,
+}
+
+impl ValueDigest {
+    pub(super) fn floats(&mut self, values: &[f32]) {
+        self.room.resize(4 * BLOCK, 0);
+        for values in values.chunks(BLOCK) {
+            let room = &mut self.room[..4 * values.len()];
+            kernel::scale_copy_check(values, 1.0, room);
+            self.digest.update(room);
+        }
+    }
+
+    pub(super) fn integers(&mut self, values: &[i64]) {
+        values.iter().for_each(|value| self.digest.update(&value.to_le_bytes()));
+    }
+
+    pub(super) fn finish(&self) -> u64 {
+        self.digest.finish()
+    }
+}
+
+/// Copies a result's bytes into lent tensors that lie in the order of the layout, and takes the digest of what they then hold
+/// while it is in the cache.
+pub(super) struct ScatterDigest<'a> {
+    cursor: Cursor<'a>,
+    bytes: &'a [u8],
+    digest: ValueDigest,
+}
+
+impl<'a> ScatterDigest<'a> {
+    /// `None` where the tensors come in another order.
+    pub(super) fn new(map: &'a Map, bytes: &'a [u8]) -> Option<ScatterDigest<'a>> {
+        let order = |place: &Place| (place.integers, place.at.start, place.at.end);
+        let in_order = map.places.iter().map(order).is_sorted();
+        in_order.then(|| ScatterDigest { cursor: Cursor::new(map), bytes, digest: ValueDigest::default() })
+    }
+
+    pub(super) fn finish(self) -> Result<u64, LayoutMismatch> {
+        self.cursor.finish().map(|()| self.digest.finish())
+    }
+}
+
+impl TensorWriter for ScatterDigest<'_> {
+    fn write(&mut self, tensor: TensorMut<'_>) {
+        match tensor {
+            TensorMut::F32(values) => {
+                let Some(at) = self.cursor.place(false, values.len()) else { return };
+                let bytes = &self.bytes[4 * at.start..4 * at.end];
+                for (values, bytes) in values.chunks_mut(BLOCK).zip(bytes.chunks(4 * BLOCK)) {
+                    kernel::read_f32(bytes, values);
+                    self.digest.floats(values);
+                }
+            }
+            TensorMut::I64(values) => {
+                let Some(at) = self.cursor.place(true, values.len()) else { return };
+                let floats = 4 * self.cursor.map.floats();
+                kernel::read_i64(&self.bytes[floats + 8 * at.start..floats + 8 * at.end], values);
+                self.digest.integers(values);
             }
         }
     }

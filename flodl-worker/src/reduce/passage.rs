@@ -156,7 +156,9 @@ impl CpuReduce {
             let measure = |piece: Piece<'_>| {
                 if let Piece::Floats(at, theta) = piece {
                     incoming.squared_distance += kernel::squared_distance(theta, &data[4 * at..4 * (at + theta.len())]);
-                    incoming.squared_theta += kernel::squared_norm_of(theta);
+                    if !self.direct {
+                        incoming.squared_theta += kernel::squared_norm_of(theta);
+                    }
                 }
             };
             self.map.pieces(self.direct, (trainee, &self.snapshot), &spec, measure)?;
