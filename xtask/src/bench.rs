@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: runs the workspace's benchmarks and collects what they measured.
 //!
-//! Most are criterion's, in the `benches/` of their crates; [`worker`], [`lockstep`] and [`siege`] compare whole programs.
+//! Most are criterion's, in the `benches/` of their crates; [`worker`], [`lockstep`], [`reduce`] and [`siege`] compare whole programs.
 
 mod lockstep;
 mod programs;
+mod reduce;
 mod siege;
 mod worker;
 
@@ -16,7 +17,7 @@ use crate::build::Build;
 use crate::cargo;
 use crate::failure::Failure;
 
-const USAGE: &str = "usage: cargo xtask bench [NAME] [--json FILE] [--list]";
+const USAGE: &str = "usage: cargo xtask bench [NAME] [--json FILE] [--peers] [--list]";
 
 /// What the command line asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ struct Options {
     name: Option<String>,
     /// Where the numbers go.
     json: Option<PathBuf>,
+    /// Run the programs that `reduce` is compared with too.
+    peers: bool,
     /// Print the names only.
     list: bool,
 }
@@ -42,13 +45,15 @@ struct Comparison {
     /// Whose speed it is about.
     package: &'static str,
     name: &'static str,
-    run: fn() -> Result<Value, Failure>,
+    /// Runs it, with the programs of others or without.
+    run: fn(bool) -> Result<Value, Failure>,
 }
 
-static COMPARISONS: [Comparison; 3] = [
-    Comparison { package: "flodl-worker", name: lockstep::NAME, run: lockstep::run },
-    Comparison { package: "flodl-coord", name: siege::NAME, run: siege::run },
-    Comparison { package: "flodl-worker", name: worker::NAME, run: worker::run },
+static COMPARISONS: [Comparison; 4] = [
+    Comparison { package: "flodl-worker", name: lockstep::NAME, run: |_| lockstep::run() },
+    Comparison { package: "flodl-coord", name: reduce::NAME, run: reduce::run },
+    Comparison { package: "flodl-coord", name: siege::NAME, run: |_| siege::run() },
+    Comparison { package: "flodl-worker", name: worker::NAME, run: |_| worker::run() },
 ];
 
 /// Runs the command.
@@ -73,7 +78,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Failure> {
         let comparison = COMPARISONS.iter().find(|comparison| comparison.name == bench.name);
         match comparison {
             Some(comparison) => {
-                figures.insert(bench.name.clone(), (comparison.run)()?);
+                figures.insert(bench.name.clone(), (comparison.run)(options.peers)?);
             }
             None => run_criterion(bench)?,
         }
@@ -115,6 +120,8 @@ impl Options {
         while let Some(arg) = rest.next() {
             if arg == "--list" {
                 options.list = true;
+            } else if arg == "--peers" {
+                options.peers = true;
             } else if arg == "--json" {
                 let file = rest.next().ok_or_else(|| Failure::usage(format!("`--json` needs a file\n{USAGE}")))?;
                 options.json = Some(PathBuf::from(file));
@@ -195,8 +202,9 @@ mod tests {
 
     #[test]
     fn options_are_read_and_strangers_refused() {
-        let expected = Options { name: Some("fold".to_owned()), json: Some(PathBuf::from("out.json")), list: false };
-        assert_eq!(Options::read(&words("fold --json out.json")), Ok(expected));
+        let json = Some(PathBuf::from("out.json"));
+        let expected = Options { name: Some("fold".to_owned()), json, peers: true, list: false };
+        assert_eq!(Options::read(&words("fold --json out.json --peers")), Ok(expected));
         for typed in ["--json", "--fast", "fold frames"] {
             assert!(matches!(Options::read(&words(typed)), Err(Failure::Usage(_))), "typed: {typed}");
         }
@@ -211,7 +219,7 @@ mod tests {
         let all = benches(&metadata);
         assert_eq!(
             all.iter().map(|bench| bench.name.as_str()).collect::<Vec<_>>(),
-            ["siege", "fold", "frames", "lockstep", "worker"]
+            ["reduce", "siege", "fold", "frames", "lockstep", "worker"]
         );
         assert_eq!(choose(all.clone(), Some("frames")).map(|chosen| chosen.len()), Ok(1));
         let Err(Failure::Usage(message)) = choose(all, Some("none")) else { panic!("unknown names are refused") };
