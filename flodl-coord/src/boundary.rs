@@ -94,7 +94,7 @@ impl Running {
             global_step: ledger.global_step,
             seed: ctx.config.seed,
             dataset_len: agreed.dataset_len,
-            epoch_len: agreed.epoch_len,
+            epoch_len: agreed.passes.longest(),
             batch_size: agreed.batch_size,
             coverage,
             anchor: self.scheduler.anchor(),

@@ -24,6 +24,8 @@ pub struct Config {
     pub mode: Mode,
     /// Epochs; `None`: what the trainers ask for, else 1.
     pub epochs: Option<u64>,
+    /// Epochs of a pass over the samples; at least 1.
+    pub epoch_splits: u32,
     /// Samples a batch; `None`: what the trainers ask for, else 64.
     pub batch_size: Option<u32>,
     /// Seed of everything random.
@@ -129,6 +131,9 @@ pub enum ConfigError {
     /// Nothing to do.
     #[error("--epochs must be at least 1")]
     Epochs,
+    /// No epoch in a pass.
+    #[error("--epoch-splits must be at least 1")]
+    EpochSplits,
     /// A patience that no deadline can be derived from.
     #[error("--patience {got:?} is not within {min:?}..={max:?}")]
     Patience {
@@ -232,6 +237,9 @@ impl Config {
         }
         if self.epochs == Some(0) {
             return Err(ConfigError::Epochs);
+        }
+        if self.epoch_splits == 0 {
+            return Err(ConfigError::EpochSplits);
         }
         if self.patience < PATIENCE_MIN || self.patience > PATIENCE_MAX {
             return Err(ConfigError::Patience { got: self.patience, min: PATIENCE_MIN, max: PATIENCE_MAX });

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::gate::{list, shown};
 use crate::members::{Member, State};
 use core::fmt;
-use flodl_elche::DeviceSpec;
+use flodl_elche::{DeviceSpec, Passes};
 use flodl_wire::Rank;
 use flodl_wire::message::Control;
 use flodl_wire::message::join::{LayoutSizes, RunConfig, TensorSpec};
@@ -31,7 +31,7 @@ pub(crate) struct Agreed {
     pub(crate) layout: LayoutSizes,
     pub(crate) tensors: Vec<TensorSpec>,
     pub(crate) dataset_len: u64,
-    pub(crate) epoch_len: u64,
+    pub(crate) passes: Passes,
     pub(crate) epochs: u64,
     pub(crate) batch_size: u32,
     /// How fast the ranks' devices should be relative to each other, of those whose devices are known.
@@ -127,7 +127,7 @@ impl Forming {
             layout: sizes(&tensors).unwrap_or_default(),
             tensors,
             dataset_len: agreement.dataset.len,
-            epoch_len: agreement.dataset.len * augment,
+            passes: Passes::new(agreement.dataset.len.saturating_mul(augment), ctx.config.epoch_splits),
             epochs: ctx.config.epochs.or(agreement.trainer.epochs).unwrap_or(EPOCHS_DEFAULT).max(1),
             batch_size: ctx.config.batch_size.or(agreement.trainer.batch_size).unwrap_or(BATCH_SIZE_DEFAULT).max(1),
             speeds: expected_speeds(ctx, ranks),
@@ -183,7 +183,9 @@ pub(crate) fn run_config(ctx: &Context<'_>, agreed: &Agreed, (rank, world_size):
         batch_size: agreed.batch_size,
         seed: ctx.config.seed,
         dataset_len: agreed.dataset_len,
-        epoch_len: agreed.epoch_len,
+        epoch_len: agreed.passes.longest(),
+        pass_len: agreed.passes.len(),
+        epoch_splits: ctx.config.epoch_splits,
         layout: agreed.layout,
         patience: ctx.config.patience,
         emulation: ctx.config.slow.of(rank),
@@ -206,7 +208,9 @@ fn announce(ctx: &mut Context<'_>, agreed: &Agreed, ranks: &[Rank]) {
         epochs: agreed.epochs,
         batch_size: agreed.batch_size,
         dataset_len: agreed.dataset_len,
-        epoch_len: agreed.epoch_len,
+        epoch_len: agreed.passes.longest(),
+        samples: agreed.passes.samples(agreed.epochs),
+        epoch_splits: ctx.config.epoch_splits,
         seed: ctx.config.seed,
         parameters: agreed.layout.parameters,
         patience: ctx.config.patience,

@@ -9,7 +9,7 @@
 use crate::Breach;
 use crate::gate::PoolLevel;
 use crate::id;
-use flodl_elche::{EpochLease, Pool, PoolError, Settled, Slot, Span, Stream};
+use flodl_elche::{EpochLease, Passes, Pool, PoolError, Settled, Slot, Span, Stream};
 use flodl_wire::commit::CommitState;
 use flodl_wire::message::commit::EpochRecord;
 use flodl_wire::message::report::{FoldedPart, WindowReport};
@@ -23,7 +23,7 @@ pub(crate) struct Ledger {
     pub(crate) epoch: Epoch,
     stream: Stream,
     batch_size: u32,
-    epoch_len: u64,
+    passes: Passes,
     /// Batches committed by all.
     pub(crate) global_step: u64,
     /// Samples of each open epoch whose setting aside is reported.
@@ -77,13 +77,13 @@ pub(crate) struct Verdict {
 
 impl Ledger {
     /// `overlaps`: ranks train on while they average, also into the next epoch.
-    pub(crate) fn new((epoch_len, epochs): (u64, u64), batch_size: u32, overlaps: bool) -> Ledger {
-        let stream = Stream::new(epoch_len, batch_size, 0..epochs);
+    pub(crate) fn new((passes, epochs): (Passes, u64), batch_size: u32, overlaps: bool) -> Ledger {
+        let stream = Stream::cut(passes, batch_size, 0..epochs);
         Ledger {
             epoch: Epoch(0),
             stream: if overlaps { stream } else { stream.one_by_one() },
             batch_size,
-            epoch_len,
+            passes,
             global_step: 0,
             quarantine_told: BTreeMap::new(),
             leased: overlaps.then(BTreeMap::new),
@@ -92,25 +92,26 @@ impl Ledger {
 
     /// The samples' side of a run that goes on from the record of a commit.
     pub(crate) fn restore(
-        (epoch_len, epochs): (u64, u64),
+        (passes, epochs): (Passes, u64),
         (batch_size, overlaps): (u32, bool),
         commit: Option<&CommitState>,
     ) -> Result<Ledger, PoolError> {
-        let mut ledger = Ledger::new((epoch_len, epochs), batch_size, overlaps);
+        let mut ledger = Ledger::new((passes, epochs), batch_size, overlaps);
         let Some(commit) = commit else { return Ok(ledger) };
         let head = commit.head();
         // Where every epoch is over the last one is open, and complete.
         let is_over = head.epoch.0 >= epochs;
         let oldest = if is_over { epochs.saturating_sub(1) } else { head.epoch.0 };
-        let stream = Stream::new(epoch_len, batch_size, oldest..epochs);
+        let stream = Stream::cut(passes, batch_size, oldest..epochs);
         ledger.stream = if overlaps { stream } else { stream.one_by_one() };
         let whole = EpochRecord {
             epoch: Epoch(oldest),
-            committed: vec![Range { start: 0, end: epoch_len }],
+            committed: vec![Range { start: 0, end: passes.epoch_len(oldest) }],
             aside: Vec::new(),
         };
         for record in commit.epochs().chain(is_over.then_some(&whole)) {
-            let mut pool = Pool::from_coverage(epoch_len, batch_size, &id::spans(&record.committed))?;
+            let mut pool =
+                Pool::from_coverage(passes.epoch_len(record.epoch.0), batch_size, &id::spans(&record.committed))?;
             pool.set_aside(&id::spans(&record.aside))?;
             ledger.quarantine_told.insert(record.epoch, pool.quarantined());
             ledger.stream.put(record.epoch.0, pool);
@@ -145,15 +146,16 @@ impl Ledger {
         PoolLevel { available: self.stream.available(), outstanding: self.stream.outstanding() }
     }
 
-    /// Positions in an epoch.
+    /// Positions in the longest epoch. Over the wire they count on so far from one epoch to the next, also where one is
+    /// shorter.
     pub(crate) fn epoch_len(&self) -> u64 {
-        self.epoch_len
+        self.passes.longest()
     }
 
     /// Divides the oldest epoch among the members in proportion to their speeds, where nothing of it is leased yet.
     pub(crate) fn reserve(&mut self, weights: &[(Slot, f64)]) {
-        let (oldest, epoch_len) = (self.stream.oldest(), self.epoch_len);
-        if let Some(pool) = self.stream.pool(oldest).filter(|pool| pool.available() == epoch_len) {
+        let oldest = self.stream.oldest();
+        if let Some(pool) = self.stream.pool(oldest).filter(|pool| pool.available() == pool.epoch_len()) {
             pool.reserve(weights);
         }
     }
@@ -187,20 +189,20 @@ impl Ledger {
     }
 
     fn counted(&self, base: Epoch, lease: &EpochLease) -> Vec<Range> {
-        let on = lease.epoch.saturating_sub(base.0) * self.epoch_len;
+        let on = lease.epoch.saturating_sub(base.0) * self.epoch_len();
         let moved = |range: Range| Range { start: range.start + on, end: range.end + on };
         id::ranges(&lease.spans).into_iter().map(moved).collect()
     }
 
     /// Positions counted from `base` as positions of their epochs. A hostile list gives epochs that are not open.
     fn by_epoch(&self, base: Epoch, ranges: &[Range]) -> Vec<EpochLease> {
-        let mut leases: Vec<EpochLease> = Vec::new();
+        let (mut leases, epoch_len): (Vec<EpochLease>, u64) = (Vec::new(), self.epoch_len());
         for span in id::spans(ranges) {
             let mut start = span.start;
             while start < span.end {
-                let past = start / self.epoch_len;
-                let end = span.end.min((past + 1).saturating_mul(self.epoch_len));
-                let (epoch, on) = (base.0.saturating_add(past), past * self.epoch_len);
+                let past = start / epoch_len;
+                let end = span.end.min((past + 1).saturating_mul(epoch_len));
+                let (epoch, on) = (base.0.saturating_add(past), past * epoch_len);
                 let part = Span::new(start - on, end - on);
                 match leases.last_mut() {
                     Some(last) if last.epoch == epoch => last.spans.push(part),
@@ -412,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_complete_epoch_is_no_longer_open() {
-        let mut ledger = Ledger::new((100, 1), 10, false);
+        let mut ledger = Ledger::new((Passes::new(100, 1), 1), 10, false);
         for (samples, open) in [(60, (Epoch(0), vec![(Epoch(0), vec![range(0, 60)])])), (40, (Epoch(1), vec![]))] {
             let leases = ledger.lease(Rank(0), samples, (For::This(Epoch(0)), &[]));
             let report = WindowReport {
@@ -431,7 +433,7 @@ mod tests {
     #[test]
     fn where_windows_overlap_a_snapshot_says_what_was_trained_and_the_rest_of_that_window_goes_back() {
         let (one, other) = (Rank(0), Rank(1));
-        let mut ledger = Ledger::new((100, 2), 10, true);
+        let mut ledger = Ledger::new((Passes::new(100, 1), 2), 10, true);
         assert_eq!(ledger.lease(one, 60, (For::This(Epoch(0)), &[])), [range(0, 60)]);
         // Its next window runs on into the next epoch.
         assert_eq!(ledger.lease(one, 60, (For::Next(Epoch(0)), &[])), [range(60, 100), range(100, 120)]);
@@ -451,7 +453,7 @@ mod tests {
     #[test]
     fn what_may_be_in_a_contribution_whose_snapshot_was_never_heard_of_is_trained_again_and_counted() {
         for (part, repeats) in [(FoldedPart::Whole, 60), (FoldedPart::Chunks(2), 60), (FoldedPart::None, 0)] {
-            let mut ledger = Ledger::new((100, 1), 10, true);
+            let mut ledger = Ledger::new((Passes::new(100, 1), 1), 10, true);
             ledger.lease(Rank(0), 60, (For::This(Epoch(0)), &[]));
             ledger.lease(Rank(0), 30, (For::Next(Epoch(0)), &[]));
             let unheard = ledger.unheard(Rank(0), false);
@@ -467,7 +469,7 @@ mod tests {
     #[test]
     fn positions_that_nobody_holds_are_a_breach_wherever_they_are() {
         for ranges in [vec![range(0, 70)], vec![range(100, 110)], vec![range(5000, u64::MAX)]] {
-            let mut ledger = Ledger::new((100, 2), 10, true);
+            let mut ledger = Ledger::new((Passes::new(100, 1), 2), 10, true);
             ledger.lease(Rank(0), 60, (For::This(Epoch(0)), &[]));
             let breach = ledger.enter_round(Rank(0), Round(1), &told(0, &ranges));
             assert!(matches!(breach, Err(Breach::NotLeased { .. })), "{ranges:?}: {breach:?}");

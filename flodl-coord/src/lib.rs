@@ -27,6 +27,7 @@
 //!     min_ranks: 1,
 //!     mode: flodl_elche::Mode::CpuCadence,
 //!     epochs: Some(3),
+//!     epoch_splits: 1,
 //!     batch_size: None, // what the trainers ask for
 //!     seed: 0,
 //!     patience: Duration::from_secs(10),

@@ -300,7 +300,7 @@ impl Coordinator {
         let agreed = Box::new(agreed(restored.formed, restored.tensors));
         let damaged = |why: String| Reason::new("record-damaged", format!("the newest record of the run: {why}"));
         let overlaps = self.config.mode.policy() == Policy::Async;
-        let ledger = Ledger::restore((agreed.epoch_len, agreed.epochs), (agreed.batch_size, overlaps), commit)
+        let ledger = Ledger::restore((agreed.passes, agreed.epochs), (agreed.batch_size, overlaps), commit)
             .map_err(|error| damaged(error.to_string()))?;
         let guard = self.take_guard();
         let settings = self.config.settings(agreed.batch_size);
@@ -503,17 +503,17 @@ fn known_lives(restored: &Restored, commit: Option<&CommitState>) -> Vec<LifeRec
 }
 
 fn agreed(formed: Formed, tensors: Vec<TensorSpec>) -> Agreed {
-    let Formed { manifest, dataset, trainer, scalars, saves, layout, epoch_len, epochs, batch_size, speeds } = formed;
+    let Formed { manifest, dataset, trainer, scalars, saves, layout, passes, epochs, batch_size, speeds } = formed;
     let agreement = Agreement { manifest, dataset, trainer, scalars, saves };
-    Agreed { agreement, layout, tensors, dataset_len: dataset.len, epoch_len, epochs, batch_size, speeds }
+    Agreed { agreement, layout, tensors, dataset_len: dataset.len, passes, epochs, batch_size, speeds }
 }
 
 /// What the run's ranks have agreed on, for the journal.
 pub(crate) fn formed(agreed: &Agreed) -> Formed {
     let Agreement { manifest, dataset, trainer, scalars, saves } = agreed.agreement.clone();
-    let Agreed { layout, epoch_len, epochs, batch_size, .. } = *agreed;
+    let Agreed { layout, passes, epochs, batch_size, .. } = *agreed;
     let speeds = agreed.speeds.clone();
-    Formed { manifest, dataset, trainer, scalars, saves, layout, epoch_len, epochs, batch_size, speeds }
+    Formed { manifest, dataset, trainer, scalars, saves, layout, passes, epochs, batch_size, speeds }
 }
 
 /// A life as the run goes on with it.

@@ -140,7 +140,7 @@ impl Running {
     pub(crate) fn start(ctx: &mut Context<'_>, agreed: Box<Agreed>, mut scheduler: Box<dyn Cadence>) -> Running {
         agreed.speeds.iter().for_each(|&(rank, speed)| scheduler.expect(id::slot(rank), speed));
         let overlaps = ctx.config.mode.policy() == Policy::Async;
-        let ledger = Ledger::new((agreed.epoch_len, agreed.epochs), agreed.batch_size, overlaps);
+        let ledger = Ledger::new((agreed.passes, agreed.epochs), agreed.batch_size, overlaps);
         let mut running = Running::idle((agreed, scheduler), ledger, Roles::new(ctx.config.duties), ctx.now);
         running.nccl = (!ctx.config.mode.is_cpu()).then(|| Communicators::new(ctx.config.patience));
         running.open_round(ctx, WindowId(0), Reason::new("first", "the first parameters are spread"));

@@ -29,6 +29,7 @@ fn config(world_size: u32, min_ranks: u32) -> Config {
         min_ranks,
         mode: Mode::CpuCadence,
         epochs: None,
+        epoch_splits: 1,
         batch_size: None,
         seed: 0,
         patience: Duration::from_secs(10),

@@ -160,6 +160,7 @@ impl System {
             min_ranks: 1,
             mode,
             epochs: Some(4),
+            epoch_splits: 1,
             batch_size: Some(32),
             seed: 5,
             patience: PATIENCE,

@@ -4,6 +4,7 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use flodl_coord::journal::{Damage, Entry, Formed, Found, Image, Journal, NotResumable, Start, Store, read};
 use flodl_coord::{Config, Duties, Membership, Scheduling, Slowing};
+use flodl_elche::Passes;
 use flodl_wire::codec::manifest_digest;
 use flodl_wire::commit::CommitState;
 use flodl_wire::message::commit::{CommitHead, EpochRecord, LifeRecord, Moment, Standing};
@@ -53,6 +54,7 @@ fn config() -> Config {
         min_ranks: 1,
         mode: flodl_elche::Mode::CpuCadence,
         epochs: Some(2),
+        epoch_splits: 1,
         batch_size: Some(16),
         seed: 5,
         patience: Duration::from_secs(2),
@@ -93,7 +95,7 @@ fn formed() -> Entry {
         scalars: vec![ScalarSpec { name: "accuracy".to_owned(), reduction: Reduction::Mean }],
         saves: true,
         layout: LayoutSizes { parameters: 60, buffers: 0, integers: 0 },
-        epoch_len: 1000,
+        passes: Passes::new(1000, 1),
         epochs: 2,
         batch_size: 16,
         speeds: vec![(Rank(0), 1.0)],

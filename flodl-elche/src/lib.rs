@@ -65,6 +65,7 @@ mod lead;
 mod lr;
 mod mode;
 pub mod model;
+mod passes;
 mod permutation;
 mod poison;
 mod pool;
@@ -93,6 +94,7 @@ pub use guard::{
 };
 pub use lr::lr_position;
 pub use mode::{Barrier, Mode, Policy, PolicyDefaults, UnknownMode, Windowing};
+pub use passes::Passes;
 pub use permutation::Permutation;
 pub use pool::{Pool, PoolError, Settled};
 pub use span::{Slot, Span};

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use crate::passes::Passes;
 use crate::pool::{Pool, Settled};
 use crate::span::{Slot, Span};
 
@@ -45,7 +46,7 @@ pub struct EpochLease {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
-    epoch_len: u64,
+    passes: Passes,
     batch_size: u32,
     open_max: usize,
     /// The epoch that is opened next, and the end of the run.
@@ -58,9 +59,14 @@ impl Stream {
     /// The samples of these epochs, each of `epoch_len` positions, in batches of `batch_size` (0 counts as 1). The first
     /// is open.
     pub fn new(epoch_len: u64, batch_size: u32, epochs: std::ops::Range<u64>) -> Self {
+        Self::cut(Passes::new(epoch_len, 1), batch_size, epochs)
+    }
+
+    /// The same where epochs are parts of passes.
+    pub fn cut(passes: Passes, batch_size: u32, epochs: std::ops::Range<u64>) -> Self {
         let batch_size = batch_size.max(1);
         let (next, end, open) = (epochs.start, epochs.end, VecDeque::new());
-        let mut stream = Self { epoch_len, batch_size, open_max: OPEN_MAX, next, end, open };
+        let mut stream = Self { passes, batch_size, open_max: OPEN_MAX, next, end, open };
         stream.open_next(&[]);
         stream
     }
@@ -83,7 +89,7 @@ impl Stream {
         if self.open.len() >= self.open_max || self.next >= self.end {
             return false;
         }
-        let mut pool = Pool::new(self.epoch_len, self.batch_size);
+        let mut pool = Pool::new(self.passes.epoch_len(self.next), self.batch_size);
         pool.reserve(weights);
         self.open.push_back((self.next, pool));
         self.next += 1;
@@ -122,7 +128,8 @@ impl Stream {
         let open = self.open.iter().fold(0u64, |sum, (_, pool)| sum.saturating_add(pool.available()));
         let opens = self.open_max.saturating_sub(self.open.len()) as u64;
         let more = opens.min(self.end.saturating_sub(self.next));
-        open.saturating_add(more.saturating_mul(self.epoch_len))
+        let samples = |epochs| self.passes.samples(epochs);
+        open.saturating_add(samples(self.next.saturating_add(more)).saturating_sub(samples(self.next)))
     }
 
     /// The pool of an open epoch.

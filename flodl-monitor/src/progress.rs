@@ -62,7 +62,7 @@ impl Progress {
             return Progress::Starting { ready, of: meta.map(|meta| meta.world_size) };
         };
         let done = rounds.committed.saturating_add(rounds.quarantined);
-        let expected = meta.map(|meta| meta.epochs.saturating_mul(meta.epoch_len));
+        let expected = meta.map(|meta| meta.samples);
         let number = epoch.0.saturating_add(1);
         Progress::Training(Training {
             epoch: meta.map_or(number, |meta| number.min(meta.epochs)),
@@ -249,6 +249,7 @@ pub fn epoch_done(store: &Store, epoch: Epoch) -> Option<String> {
         let scalars = text::scalars(metrics.scalars.iter().map(|(name, value)| (name, value)));
         told.push_str(&format!(", {scalars}"));
     }
+    // Parts of a pass differ by a sample at most.
     let length = store.meta().map_or(0, |meta| meta.epoch_len);
     if length > 0 && !end.took.is_zero() {
         told.push_str(&format!(", {} samples/s", text::rate(length as f64 / end.took.as_secs_f64())));

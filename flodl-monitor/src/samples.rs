@@ -28,6 +28,8 @@ pub(crate) fn meta(at: u64) -> Record {
         batch_size: 10,
         dataset_len: 100,
         epoch_len: 100,
+        samples: 200,
+        epoch_splits: 1,
         seed: 42,
         parameters: 7850,
         patience: Duration::from_secs(10),

@@ -221,7 +221,7 @@ impl Summary {
             rounds: rounds.ended,
             version: rounds.version.map(|version| version.0),
             samples_committed: rounds.committed,
-            samples_expected: store.meta().map(|meta| meta.epochs.saturating_mul(meta.epoch_len)),
+            samples_expected: store.meta().map(|meta| meta.samples),
             repeats: rounds.repeats,
             quarantined: rounds.quarantined,
             digests_equal: rounds.digests_equal,

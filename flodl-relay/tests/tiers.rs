@@ -198,6 +198,8 @@ fn config() -> RunConfig {
         patience: PATIENCE,
         emulation: None,
         deterministic: false,
+        pass_len: 1,
+        epoch_splits: 1,
     }
 }
 

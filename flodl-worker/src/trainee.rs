@@ -144,7 +144,7 @@ pub struct StepContext {
 pub struct LrPosition {
     /// Batches done by all ranks before this one, from 0; below `total` but for rounding at the very end.
     pub batch: u64,
-    /// Batches of the whole run: epochs x ceil(epoch length / batch size).
+    /// Batches of the whole run: ceil(epoch length / batch size) of each epoch.
     pub total: u64,
 }
 

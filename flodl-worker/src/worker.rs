@@ -19,7 +19,7 @@ use crate::trainee::{Asks, Fault, LrPosition, StepContext, Trainee};
 use crate::user_code::{answer, fault, learning_rate, user};
 use core::time::Duration;
 use flodl_cpureduce::Pull;
-use flodl_elche::Permutation;
+use flodl_elche::Passes;
 use flodl_wire::limits::{SCALAR_NAME, SCALARS};
 use flodl_wire::message::data::AbsentWhy;
 use flodl_wire::message::join::{Emulation, Ready, RunConfig, ScalarSpec, TensorSpec, TrainerSettings};
@@ -454,11 +454,11 @@ impl<'a, T: Trainee> Worker<'a, T> {
     fn train(&mut self, order: &BatchOrder, clock: &mut dyn Clock) -> Result<Trained, Failure> {
         let run = self.run()?;
         let started = clock.step_begins(run.emulation.as_ref());
-        let order_of_epoch = Permutation::new(run.seed, order.epoch.0, run.epoch_len);
+        let passes = Passes::new(run.pass_len, run.epoch_splits);
+        let pick = passes.picks(run.seed, order.epoch.0);
         let positions = order.positions.iter().flat_map(|range| range.start..range.end);
-        // An epoch longer than the dataset (augment > 1) goes over its samples again.
-        let indices: Vec<u64> =
-            positions.filter_map(|at| order_of_epoch.get(at)).map(|pick| pick % run.dataset_len).collect();
+        // A pass longer than the dataset (augment > 1) goes over its samples again.
+        let indices: Vec<u64> = positions.filter_map(pick).map(|pick| pick % run.dataset_len).collect();
         let job = &mut self.job;
         if run.deterministic {
             let seed = chance::seed_of(run.seed, order);
@@ -466,7 +466,7 @@ impl<'a, T: Trainee> Worker<'a, T> {
         }
         let batch = user("reading a batch", || job.train_set.batch(&indices))?;
         let data_wait = clock.now().since(started);
-        let total = run.epochs.saturating_mul(run.epoch_len.div_ceil(u64::from(run.batch_size)));
+        let total = passes.batches(run.epochs, run.batch_size);
         let position = LrPosition { batch: order.lr_position, total };
         let lr = user("the learning-rate schedule", || learning_rate((job.schedule)(position), position))?;
         let lr = lr * order.warm_up.map_or(1.0, WarmUp::factor);

@@ -135,7 +135,7 @@ fn a_windows_report_has_the_losses_of_all_its_steps() {
 fn an_epoch_of_two_passes_takes_each_sample_twice() {
     let mut seat = seat(0, &[], None);
     let mut run = run_config(&seat.ready(), 1, 1);
-    run.epoch_len = 60;
+    (run.epoch_len, run.pass_len) = (60, 60);
     seat.order(Control::Admitted(Box::new(run.clone())));
     seat.take_reports();
     let mut conductor = Conductor::admitted(vec![seat], run);

@@ -57,6 +57,7 @@ impl Cluster {
             min_ranks: 1,
             mode: Mode::CpuCadence,
             epochs: Some(1),
+            epoch_splits: 1,
             batch_size: Some(BATCH as u32),
             seed: 0,
             patience: Duration::from_secs(10),

@@ -205,9 +205,12 @@ pub(crate) struct TrainingArgs {
     /// all average); nccl-cadence and nccl-sync average between GPUs, for programs that can
     #[arg(long, value_name = "MODE", default_value_t = Mode::CpuCadence)]
     pub(crate) mode: Mode,
-    /// Passes over the dataset [default: what the program asks for, else 1]
+    /// Epochs: passes over the dataset, or parts of them with --epoch-splits [default: what the program asks for, else 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: Option<u64>,
+    /// Cut each pass over the dataset into so many epochs, which are evaluated, saved and told of each
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) epoch_splits: u32,
     /// Samples a batch [default: what the program asks for, else 64]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: Option<u32>,

@@ -167,6 +167,7 @@ fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
         min_ranks: args.min_ranks,
         mode: args.mode,
         epochs: args.epochs,
+        epoch_splits: args.epoch_splits,
         batch_size: args.batch_size,
         seed: args.seed,
         patience: args.patience,

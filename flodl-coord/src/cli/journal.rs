@@ -193,6 +193,7 @@ mod tests {
             min_ranks: 1,
             mode: flodl_elche::Mode::CpuCadence,
             epochs: None,
+            epoch_splits: 1,
             batch_size: None,
             seed: 5,
             patience: core::time::Duration::from_secs(2),

@@ -224,6 +224,8 @@ mod tests {
             mode: "cpu-cadence".to_owned(),
             batch_size: 64,
             epoch_len: 64 * 10_000,
+            samples: 64 * 10_000,
+            epoch_splits: 1,
             parameters: 1000,
             hosts: vec![(flodl_wire::HostId::from_name("a").expect("a name"), vec![Rank(0), Rank(1)])],
             ..meta()
@@ -258,6 +260,8 @@ mod tests {
             batch_size: 1,
             dataset_len: 1,
             epoch_len: 1,
+            samples: 1,
+            epoch_splits: 1,
             seed: 0,
             parameters: 1,
             patience: Duration::from_secs(10),

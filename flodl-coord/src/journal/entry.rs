@@ -2,6 +2,7 @@
 
 use crate::Config;
 use core::num::NonZeroU32;
+use flodl_elche::Passes;
 use flodl_wire::RunId;
 use flodl_wire::codec::Flaw;
 use flodl_wire::message::Check;
@@ -69,8 +70,8 @@ pub struct Formed {
     pub saves: bool,
     /// Sizes of the model.
     pub layout: LayoutSizes,
-    /// Positions in an epoch.
-    pub epoch_len: u64,
+    /// How epochs cut the passes over the samples.
+    pub passes: Passes,
     /// Epochs of the run.
     pub epochs: u64,
     /// Samples a batch.

@@ -411,6 +411,7 @@ mod tests {
                 min_ranks: 1,
                 mode: flodl_elche::Mode::CpuCadence,
                 epochs: None,
+                epoch_splits: 1,
                 batch_size: None,
                 seed: 0,
                 patience: Duration::from_secs(10),

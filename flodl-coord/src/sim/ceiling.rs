@@ -103,6 +103,7 @@ pub(crate) fn cluster(slowness: &[f64], windowing: Windowing, end: Time) -> Opti
         mode: Mode::CpuCadence,
         epochs: 1,
         samples: (batches * 1.2) as u64,
+        epoch_splits: 1,
         batch_size: 1,
         parameters: 8,
         patience: Duration::from_secs(10),

@@ -68,6 +68,7 @@ impl Controller {
             min_ranks: 1,
             mode: work.mode,
             epochs: Some(work.epochs),
+            epoch_splits: work.epoch_splits,
             batch_size: Some(work.batch_size),
             seed: fab.options.request.seed,
             patience: work.patience,

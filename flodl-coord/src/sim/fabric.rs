@@ -186,7 +186,7 @@ impl Fabric {
             posted: 0,
             net: Net::new(rng.fork()),
             rng: rng.fork(),
-            ledger: Ledger::new(seed, options.work.samples, options.wire, !options.work.mode.is_cpu()),
+            ledger: Ledger::new(seed, options.work.passes(), options.wire, !options.work.mode.is_cpu()),
             controller: Vital::new(),
             former: Vital::gone(),
             hosts: (0..hosts).map(|_| Vital::new()).collect(),

@@ -7,7 +7,7 @@ use super::model::{Trained, Vectors, mixed};
 use super::rounding;
 use super::violation::{Rule, Violation};
 use flodl_cpureduce::Codec;
-use flodl_elche::Permutation;
+use flodl_elche::{Passes, Permutation};
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
 use flodl_wire::message::data::{self, Chunk};
 use flodl_wire::message::report::{Folded, FoldedPart};
@@ -94,7 +94,7 @@ struct Accounts {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     seed: u64,
-    epoch_len: u64,
+    passes: Passes,
     /// Ranks average among themselves.
     over_nccl: bool,
     newest_communicator: Option<NcclSession>,
@@ -141,10 +141,10 @@ const CHUNKS: usize = 3;
 const KEPT: usize = 16;
 
 impl Ledger {
-    pub(crate) fn new(seed: u64, epoch_len: u64, wire: Codec, over_nccl: bool) -> Ledger {
+    pub(crate) fn new(seed: u64, passes: Passes, wire: Codec, over_nccl: bool) -> Ledger {
         Ledger {
             seed,
-            epoch_len,
+            passes,
             over_nccl,
             newest_communicator: None,
             version: None,
@@ -303,7 +303,8 @@ impl Ledger {
     /// Positions that count from `base` as positions of their epochs: they run on over the end of one.
     pub(crate) fn positions(&self, base: Epoch, ranges: &[Range]) -> Vec<(u64, u64)> {
         let positions = ranges.iter().flat_map(|range| range.start..range.end);
-        positions.map(|at| (base.0 + at / self.epoch_len, at % self.epoch_len)).collect()
+        let stride = self.passes.longest();
+        positions.map(|at| (base.0 + at / stride, at % stride)).collect()
     }
 
     /// What reading those positions comes to.
@@ -311,8 +312,9 @@ impl Ledger {
         let mut orders = BTreeMap::new();
         let mut told = Trained::default();
         for (epoch, at) in self.positions(base, ranges) {
-            let order = orders.entry(epoch).or_insert_with(|| Permutation::new(self.seed, epoch, self.epoch_len));
-            if let Some(sample) = order.get(at) {
+            let (pass, place) = self.passes.place(epoch, at).unwrap_or((epoch, u64::MAX));
+            let order = orders.entry(pass).or_insert_with(|| Permutation::new(self.seed, pass, self.passes.len()));
+            if let Some(sample) = order.get(place) {
                 told.samples += 1;
                 told.sum = told.sum.wrapping_add(mixed(sample));
             }
@@ -529,7 +531,7 @@ impl Ledger {
 
     fn mark(&mut self, rank: Rank, positions: &[(u64, u64)]) {
         for &(epoch, at) in positions {
-            let (closed, len) = (epoch < self.closed, self.epoch_len as usize);
+            let (closed, len) = (epoch < self.closed, self.passes.epoch_len(epoch) as usize);
             let committed = self.committed.entry(epoch).or_insert_with(|| vec![false; len]);
             let done = committed.get_mut(at as usize);
             if closed || done.is_none_or(|done| core::mem::replace(done, true)) {
@@ -583,7 +585,7 @@ impl Ledger {
     /// Positions of an epoch that are not committed.
     pub(crate) fn missing(&self, epoch: Epoch) -> u64 {
         let of = |committed: &Vec<bool>| committed.iter().filter(|done| !**done).count() as u64;
-        self.committed.get(&epoch.0).map_or(self.epoch_len, of)
+        self.committed.get(&epoch.0).map_or(self.passes.epoch_len(epoch.0), of)
     }
 
     /// An epoch is closed.

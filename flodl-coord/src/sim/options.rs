@@ -8,7 +8,7 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 use flodl_cpureduce::Codec;
-use flodl_elche::{AnchorSettings, Mode};
+use flodl_elche::{AnchorSettings, Mode, Passes};
 use flodl_wire::Rank;
 
 const MS: f64 = 1e6;
@@ -68,6 +68,8 @@ pub(crate) struct Work {
     pub(crate) mode: Mode,
     pub(crate) epochs: u64,
     pub(crate) samples: u64,
+    /// Epochs of a pass over them.
+    pub(crate) epoch_splits: u32,
     pub(crate) batch_size: u32,
     pub(crate) parameters: u32,
     pub(crate) patience: Duration,
@@ -119,7 +121,7 @@ impl Options {
         let wide = Plane { latency_ns: latency, jitter: rng.unit() * 0.5, bandwidth: rng.log_within(1e6, 1e9) };
         let wide = [wide, Plane { latency_ns: latency * rng.log_within(0.5, 4.0), ..wide }];
         let local = Plane { latency_ns: rng.log_within(0.01 * MS, 0.2 * MS), jitter: rng.unit() * 0.3, bandwidth: 3e9 };
-        let mut work = Work::draw(ranks, rng);
+        let mut work = Work::draw(ranks, rng).split(&request);
         let mut classes = enabled(&request, rng);
         choose_nccl(&request, &mut work, &mut classes);
         let strikes = if classes.is_empty() { 0 } else { rng.within(1, 2 + u64::from(ranks.ilog2())) as u32 };
@@ -206,7 +208,24 @@ impl Work {
             1 => MaxFailure::Percent(rng.within(10, 90) as u8),
             _ => MaxFailure::None,
         };
-        Work { mode, epochs, samples, batch_size, parameters, patience, restarts, max_failure }
+        Work { mode, epochs, samples, epoch_splits: 1, batch_size, parameters, patience, restarts, max_failure }
+    }
+}
+
+impl Work {
+    /// In one seed in six an epoch is a part of a pass.
+    fn split(mut self, request: &Request) -> Work {
+        let mut rng = Rng::new(request.seed ^ (SPLITS << 32));
+        if rng.chance(1.0 / 6.0) {
+            self.epoch_splits = rng.within(2, 5) as u32;
+            self.epochs *= rng.within(1, u64::from(self.epoch_splits));
+        }
+        self
+    }
+
+    /// How its epochs cut its passes.
+    pub(crate) fn passes(&self) -> Passes {
+        Passes::new(self.samples, self.epoch_splits)
     }
 }
 
@@ -232,8 +251,9 @@ fn spread(ranks: u32, rng: &mut Rng) -> Vec<u32> {
 /// What distinguishes draws about duties from the others of a seed.
 const DUTIES: u64 = 0x6475_7479;
 
-/// What distinguishes draws about other timings, and about runs that are to be bit-equal.
+/// What distinguishes draws about other timings, about runs that are to be bit-equal, and about epochs that are parts of passes.
 const TIMING: u64 = 0x7469_6d65;
+const SPLITS: u64 = 0x7370_6c74;
 const BITS: u64 = 0x6669_7864;
 
 /// One seed in seven is to be bit-equal whatever the timing.
@@ -316,12 +336,13 @@ fn enabled(request: &Request, rng: &mut Rng) -> Vec<Class> {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Work { mode, epochs, samples, batch_size, parameters, patience, restarts, max_failure } = &self.work;
+        let Work { mode, epochs, samples, epoch_splits, batch_size, parameters, patience, restarts, max_failure } =
+            &self.work;
         let batch = |pick: fn(f64, f64) -> f64, start| self.speeds.iter().map(|s| s.batch_ns / MS).fold(start, pick);
         let names: Vec<&str> = self.classes.iter().map(|class| class.name()).collect();
         write!(
             f,
-            "seed {}: {} ranks on {} hosts, {mode}, {epochs} epochs of {samples} samples in batches of {batch_size}, \
+            "seed {}: {} ranks on {} hosts, {mode}, {epochs} epochs of {samples}/{epoch_splits} samples in batches of {batch_size}, \
              {parameters} parameters, patience {patience:?}, {restarts} restarts, max failure {max_failure}, batches of {:.1}..{:.1} ms, links of {:.2} and {:.2} ms, \
              {}{} strikes of [{}], {} between hosts",
             self.request.seed,

@@ -170,6 +170,7 @@ pub(crate) fn config(scenario: &Scenario) -> Config {
         min_ranks: 1,
         mode: scenario.mode,
         epochs: Some(scenario.epochs),
+        epoch_splits: 1,
         batch_size: Some(scenario.batch_size),
         seed: 0,
         patience: Duration::from_secs(10),

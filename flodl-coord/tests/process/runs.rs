@@ -54,6 +54,15 @@ pub(crate) fn the_faster_train_more(summary: &Summary) {
     assert!(shares.is_sorted_by(|one, next| one > next), "{:?}", summary.per_rank);
 }
 
+#[test]
+fn a_pass_is_trained_once_in_however_many_epochs() {
+    // Two passes and a third of one, of 333, 333 and 334 samples.
+    let line = "run -n 3 --epochs 7 --epoch-splits 3 --batch-size 16 --eval-epochs 1";
+    for mode in ["cpu-cadence", "cpu-async"] {
+        check(&format!("{line} --mode {mode}"), "--samples 1000", 2333);
+    }
+}
+
 fn learns(summary: &Summary) {
     assert!(summary.accuracy.is_some_and(|accuracy| accuracy >= 0.85), "{:?}", summary.accuracy);
 }

@@ -300,6 +300,8 @@ fn run_config(world_size: u32) -> RunConfig {
         patience: PATIENCE,
         emulation: None,
         deterministic: false,
+        pass_len: 1,
+        epoch_splits: 1,
     }
 }
 

@@ -114,7 +114,8 @@ pub struct RunConfig {
     pub seed: u64,
     /// Training samples in the dataset.
     pub dataset_len: u64,
-    /// Positions in an epoch (`dataset_len` times `augment`).
+    /// Positions in an epoch, the longest one where they differ. Positions of two epochs count on so far from the one to the
+    /// other.
     pub epoch_len: u64,
     /// The flattened model.
     pub layout: LayoutSizes,
@@ -124,6 +125,10 @@ pub struct RunConfig {
     pub emulation: Option<Emulation>,
     /// Two runs with the same settings are to be bit-equal, whatever the timing.
     pub deterministic: bool,
+    /// Positions in a pass (`dataset_len` times `augment`).
+    pub pass_len: u64,
+    /// Epochs of a pass, at least 1.
+    pub epoch_splits: u32,
 }
 
 /// Makes a rank behave like a slower device.

@@ -80,8 +80,12 @@ pub struct Meta {
     pub batch_size: u32,
     /// Training samples in the dataset.
     pub dataset_len: u64,
-    /// Positions in an epoch.
+    /// Positions in an epoch, the longest one where they differ.
     pub epoch_len: u64,
+    /// Positions of all epochs.
+    pub samples: u64,
+    /// Epochs of a pass over the dataset.
+    pub epoch_splits: u32,
     /// Seed.
     pub seed: u64,
     /// Parameters of the model.

@@ -114,6 +114,8 @@ fn run_config(emulation: Option<Emulation>) -> Control {
         patience: Duration::from_millis(10_500),
         emulation,
         deterministic: emulation.is_some(),
+        pass_len: 31_999,
+        epoch_splits: 2,
     }))
 }
 

@@ -1,6 +1,7 @@
 //! What a rank checks before it obeys: settings and plans that cannot be become a [`Violation`], never a panic.
 
 use super::error::Violation;
+use flodl_elche::Passes;
 use flodl_wire::Range;
 use flodl_wire::message::control::WindowPlan;
 use flodl_wire::message::join::{Ready, RunConfig};
@@ -18,10 +19,15 @@ pub(super) fn settings(run: &RunConfig, own: &Ready) -> Result<(), Violation> {
         ("batch_size", u64::from(run.batch_size)),
         ("dataset_len", run.dataset_len),
         ("epoch_len", run.epoch_len),
+        ("epoch_splits", u64::from(run.epoch_splits)),
     ] {
         if value == 0 {
             return impossible(field, "0".to_owned());
         }
+    }
+    let longest = Passes::new(run.pass_len, run.epoch_splits).longest();
+    if longest != run.epoch_len {
+        return impossible("epoch_len", format!("{} where the longest epoch has {longest} positions", run.epoch_len));
     }
     if run.patience.is_zero() {
         return impossible("patience", "0".to_owned());

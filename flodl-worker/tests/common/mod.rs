@@ -124,6 +124,8 @@ pub(crate) fn run_config(ready: &Ready, world_size: u32, epochs: u64) -> RunConf
         patience: PATIENCE,
         emulation: None,
         deterministic: false,
+        pass_len: ready.dataset.len,
+        epoch_splits: 1,
     }
 }
 

@@ -66,6 +66,8 @@ fn run_config() -> RunConfig {
         patience: PATIENCE,
         emulation: None,
         deterministic: false,
+        pass_len: EPOCH_LEN,
+        epoch_splits: 1,
     }
 }
 
