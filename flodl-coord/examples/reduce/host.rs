@@ -13,7 +13,7 @@ use flodl_wire::message::control::{Next, Part, RosterEntry, RoundOutcome, Window
 use flodl_wire::message::join::{Admit, LayoutSizes, RunConfig};
 use flodl_wire::message::{Control, HostReport, Report};
 use flodl_wire::secret::{DialKeys, GateKey, Secret};
-use flodl_wire::{Epoch, HostId, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
+use flodl_wire::{Capabilities, Epoch, HostId, Incarnation, Range, Rank, Round, RunId, SessionId, Version, WindowId};
 use futures_lite::io::{ReadHalf, WriteHalf};
 use rustix::time::ClockId;
 use smol::future;
@@ -103,7 +103,8 @@ async fn rounds(options: &Options, bytes: u64, directory: &Path) -> Result<u64, 
     let config = relay_config(options, bytes, directory)?;
     let (near, far) = duplex(1 << 16);
     let role = Role::Relay { rank_count: options.ranks };
-    let hello = Hello { role, channel: Channel::Control, session: SessionId(0), run_id: RUN, host_id: host()? };
+    let (channel, session, capabilities) = (Channel::Control, SessionId(0), Capabilities::NONE);
+        let hello = Hello { role, channel, session, run_id: RUN, host_id: host()?, capabilities };
     let keys = DialKeys { gate: config.gate_key.clone(), peer: config.host_key.clone().into() };
     let policy = Policy(secret().gate_key());
     let (control, accepted) = future::zip(connect(near, hello, keys, nonce()?), accept(far, &policy, nonce()?)).await;
@@ -213,9 +214,12 @@ impl Script {
             seed: 0,
             dataset_len: SAMPLES,
             epoch_len: SAMPLES,
+            pass_len: SAMPLES,
+            epoch_splits: 1,
             layout: sizes,
             patience: PATIENCE,
             emulation: None,
+            deterministic: false,
         };
         for rank in 0..self.ranks {
             self.order(Stream::Rank(Rank(rank)), &Control::Admitted(Box::new(run.clone()))).await?;

@@ -6,7 +6,6 @@ use crate::{Absence, CHUNK_BYTES, Digest, Layout, kernel};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
-use std::os::fd::OwnedFd;
 
 const CHUNK: u32 = CHUNK_BYTES;
 
@@ -195,7 +194,7 @@ fn what_no_relay_hands_out_is_refused() {
     fcntl_add_seals(&open, SealFlags::SHRINK | SealFlags::GROW).unwrap();
     assert!(matches!(LaneWriter::adopt(&open, bells.relay()), Err(ShmError::Mark { got: 0, .. })));
     let (pipe, _end) = rustix::pipe::pipe().unwrap();
-    let refused: Result<Bells, ShmError> = Bells::adopt(OwnedFd::from(pipe));
+    let refused: Result<Bells, ShmError> = Bells::adopt(pipe);
     assert!(matches!(refused, Err(ShmError::Seals)));
 }
 

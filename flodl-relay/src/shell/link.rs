@@ -24,7 +24,7 @@ pub enum DataLink<S> {
 /// The relay's end of a link inside one process: its fold sends into it, its results wait there.
 pub struct RelayEnd {
     pub(super) up: Sender<Data>,
-    pub(super) down: ResultReceiver,
+    pub(super) down: ResultReceiver<Data>,
     /// Memory of sums, which comes back from the root.
     pub(super) rooms: Rooms,
     /// Closes with this end.
@@ -34,7 +34,7 @@ pub struct RelayEnd {
 /// The root's end: what comes up goes straight to its thread.
 pub struct RootEnd {
     pub(super) up: Receiver<Data>,
-    pub(super) down: ResultSender,
+    pub(super) down: ResultSender<Data>,
     pub(super) rooms: Rooms,
     /// Closes when the relay's end is gone.
     pub(super) gone: Receiver<Infallible>,
@@ -55,7 +55,7 @@ pub fn local_data_link<R, S>() -> (DataLink<R>, DataLink<S>) {
 /// The receiving direction of a data link.
 pub(super) enum DataReader<S> {
     Local {
-        down: ResultReceiver,
+        down: ResultReceiver<Data>,
         _here: Sender<Infallible>,
     },
     Sealed(Box<FrameReader<ReadHalf<S>>>),
@@ -88,9 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> DataReader<S> {
     /// Why there is none any more.
     pub(super) async fn next(&mut self) -> Result<Data, String> {
         match self {
-            DataReader::Local { down, .. } => {
-                down.next().await.map(Data::Consensus).ok_or_else(|| "the other end is gone".to_owned())
-            }
+            DataReader::Local { down, .. } => down.next().await.ok_or_else(|| "the other end is gone".to_owned()),
             DataReader::None => Err("it is the root's own end".to_owned()),
             DataReader::Sealed(reader) => match reader.next().await {
                 Ok(Some(frame)) => frame.to_data().map_err(|error| error.to_string()),

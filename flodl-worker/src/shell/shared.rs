@@ -95,3 +95,205 @@ impl Passage for Shared {
         self.results.as_ref().is_some_and(|results| results.holds(round.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::{CpuReduce, Passed, ReduceError};
+    use crate::trainee::{
+        EvalOutcome, Fault, StepContext, StepOutcome, TensorMut, TensorReader, TensorRef, TensorWriter, Trainee,
+    };
+    use crate::{Dtype, Section, TensorSpec};
+    use flodl_cpureduce::shm::{Board, Lane, LaneReader, Sent};
+    use flodl_wire::Version;
+    use flodl_wire::message::Data;
+    use flodl_wire::message::data::{Chunk, Codec};
+    use std::os::fd::IntoRawFd;
+
+    /// Tensors of all sections, in the order of the layout or in another.
+    struct Model {
+        floats: [Vec<f32>; 3],
+        steps: Vec<i64>,
+        in_place: bool,
+        steps_first: bool,
+    }
+
+    impl Model {
+        fn new(seed: u64, (in_place, steps_first): (bool, bool)) -> Model {
+            let values =
+                |len: u64, part: u64| (0..len).map(|i| ((i + part + seed) % 991) as f32 / 7.0 - 50.0).collect();
+            let floats = [values(70_000, 1), values(3, 2), values(5, 3)];
+            Model { floats, steps: vec![seed.cast_signed(), 7], in_place, steps_first }
+        }
+    }
+
+    impl Trainee for Model {
+        type Batch = ();
+
+        fn manifest(&self) -> Vec<TensorSpec> {
+            let spec = |name: &str, elements: usize, section| TensorSpec {
+                name: name.to_owned(),
+                dtype: Dtype::F32,
+                shape: vec![elements as u64],
+                section,
+            };
+            let [one, two, mean] = self.floats.each_ref().map(Vec::len);
+            let mut specs = vec![
+                spec("one", one, Section::Parameters),
+                spec("two", two, Section::Parameters),
+                spec("mean", mean, Section::Buffers),
+            ];
+            let at = if self.steps_first { 0 } else { 3 };
+            specs.insert(at, spec("steps", self.steps.len(), Section::Integers));
+            specs
+        }
+
+        fn step(&mut self, (): &(), _: &StepContext) -> Result<StepOutcome, Fault> {
+            Ok(StepOutcome::default())
+        }
+
+        fn evaluate(&mut self, (): &()) -> Result<EvalOutcome, Fault> {
+            Ok(EvalOutcome::default())
+        }
+
+        fn read_tensors(&self, reader: &mut dyn TensorReader) -> Result<(), Fault> {
+            if self.steps_first {
+                reader.read(TensorRef::I64(&self.steps));
+            }
+            self.floats.iter().for_each(|values| reader.read(TensorRef::F32(values)));
+            if !self.steps_first {
+                reader.read(TensorRef::I64(&self.steps));
+            }
+            Ok(())
+        }
+
+        fn lends_in_place(&self) -> bool {
+            self.in_place
+        }
+
+        fn write_tensors(&mut self, writer: &mut dyn TensorWriter) -> Result<(), Fault> {
+            if self.steps_first {
+                writer.write(TensorMut::I64(&mut self.steps));
+            }
+            self.floats.iter_mut().for_each(|values| writer.write(TensorMut::F32(values)));
+            if !self.steps_first {
+                writer.write(TensorMut::I64(&mut self.steps));
+            }
+            Ok(())
+        }
+    }
+
+    /// The relay's ends.
+    struct Relay {
+        reader: LaneReader,
+        board: Board,
+    }
+
+    /// A rank that shares memory with its relay.
+    fn sharing(model: &Model) -> (CpuReduce, Relay) {
+        let (lane, bells, board) = (Lane::create().unwrap(), Bells::create().unwrap(), Board::reserve().unwrap());
+        let mut reduce = CpuReduce::new(&model.manifest()).unwrap();
+        let mut relay = Relay { reader: lane.reader(), board };
+        let fds = [lane.file(), bells.file(), relay.board.file()].map(|file| file.try_clone().unwrap().into_raw_fd());
+        let mut shared = Shared::take_up(fds).unwrap();
+        assert!(lane.is_attached());
+        assert_eq!(shared.ready(reduce.layout()), Ok(false), "the relay does not know the model yet");
+        relay.board.lay_out(reduce.layout()).unwrap();
+        let other = Layout::new(1, 0, 0).unwrap();
+        assert!(shared.ready(other).unwrap_err().contains("bytes"), "it is for another model");
+        reduce.share(Box::new(shared));
+        (reduce, relay)
+    }
+
+    fn chunk(round: u64, (index, mass): (u32, f64), bytes: bytes::Bytes) -> Chunk {
+        let (round, version) = (Round(round), Version(8));
+        Chunk { round, version, chunk: index, mass, codec: Codec::Exact, bytes }
+    }
+
+    /// Everything that a rank contributes, through its lane.
+    fn contribution(reduce: &mut CpuReduce, model: &Model, relay: &mut Relay) -> Vec<Chunk> {
+        let mut sent = Vec::new();
+        let mut next = 0;
+        loop {
+            let label = Label { round: Round(4), base: Version(8), chunk: next, mass: 3.0 };
+            let passed = reduce.pass(model, &label).unwrap();
+            next += u32::from(passed == Passed::Sent);
+            // Taken when the lane is full, and when all of it is there.
+            if !reduce.can_go_on(true) || passed == Passed::Done {
+                while let Some(Sent::Chunk(note, bytes)) = relay.reader.try_next().unwrap() {
+                    let bytes = bytes::Bytes::copy_from_slice(&bytes);
+                    let about = (note.index, note.mass);
+                    sent.push(Chunk { version: Version(note.version), ..chunk(note.round, about, bytes) });
+                }
+            }
+            if passed == Passed::Done {
+                return sent;
+            }
+        }
+    }
+
+    #[test]
+    fn shared_memory_gives_the_bits_that_a_socket_gives() {
+        for kind in [(true, false), (true, true), (false, false)] {
+            let consensus = Model::new(500, kind);
+            let [mut here, mut there] = [Model::new(3, kind), Model::new(3, kind)];
+            let (mut reduce, mut relay) = sharing(&here);
+            let mut plain = CpuReduce::new(&there.manifest()).unwrap();
+            assert!(reduce.open(&here, Round(4)).unwrap() && plain.snapshot(&there, Round(4)).unwrap());
+            let by_socket = (0..).map_while(|chunk| plain.contribution(Round(4), Version(8), 3.0, chunk));
+            let by_socket: Vec<Data> = by_socket.collect();
+            let by_lane = contribution(&mut reduce, &here, &mut relay).into_iter().map(Data::Contribution);
+            assert!(by_lane.eq(by_socket), "{kind:?}");
+
+            let mut source = CpuReduce::new(&consensus.manifest()).unwrap();
+            source.snapshot(&consensus, Round(4)).unwrap();
+            let result = (0..).map_while(|chunk| source.contribution(Round(4), Version(8), 1.0, chunk));
+            let (mut measured, mut expected) = (None, None);
+            for data in result {
+                let Data::Contribution(chunk) = data else { panic!("it is finite") };
+                expected = plain.receive(&chunk).unwrap().unwrap().1;
+                assert!(!reduce.can_go_on(false) && reduce.take_shared(&here, true).unwrap().is_none());
+                assert!(relay.board.put((4, 8), chunk.chunk, &chunk.bytes));
+                assert!(reduce.can_go_on(false));
+                let (round, here, whole) = reduce.take_shared(&here, true).unwrap().unwrap();
+                assert_eq!((round, here), (Round(4), chunk.chunk + 1));
+                measured = whole;
+            }
+            let (measured, expected) = (measured.unwrap(), expected.unwrap());
+            assert_eq!(measured.digest, expected.digest);
+            let near = |one: f64, other: f64| assert!((one - other).abs() <= 1e-9 * other, "{one} {other}");
+            near(measured.divergence, expected.divergence);
+            near(measured.pre_norm, expected.pre_norm);
+            near(measured.post_norm, expected.post_norm);
+
+            let digest = reduce.apply(&mut here).unwrap();
+            assert_eq!(digest, plain.apply(&mut there).unwrap());
+            assert!(digest == expected.digest && here.floats == consensus.floats && here.steps == consensus.steps);
+            assert_eq!(reduce.replica_digest(&here).unwrap(), digest);
+
+            // One more round leaves the result where it is, two do not.
+            for (round, gone) in [(5, false), (6, true)] {
+                relay.board.put((round, 9), 0, &vec![0; 262_144]);
+                let taken = reduce.set_aside(&mut here);
+                assert_eq!(matches!(taken, Err(ReduceError::Overtaken { round: Round(4) })), gone);
+            }
+        }
+    }
+
+    #[test]
+    fn a_replica_that_is_not_finite_says_so_in_its_lane() {
+        let mut model = Model::new(3, (true, false));
+        let (mut reduce, mut relay) = sharing(&model);
+        model.floats[2][1] = f32::INFINITY;
+        assert!(!reduce.open(&model, Round(4)).unwrap());
+        assert!(reduce.pass_absent(Round(4), AbsentWhy::NonFinite));
+        let why = flodl_cpureduce::Absence::NonFinite;
+        assert_eq!(relay.reader.try_next(), Ok(Some(Sent::Absent { round: 4, from_chunk: 0, why })));
+        // Finite, and not when scaled: the chunks before it stand.
+        model.floats[2][1] = 0.0;
+        model.floats[1][0] = 2e38;
+        assert!(reduce.open(&model, Round(5)).unwrap());
+        let sent = contribution(&mut reduce, &model, &mut relay);
+        assert_eq!(sent.iter().map(|chunk| chunk.chunk).collect::<Vec<_>>(), [0]);
+    }
+}
