@@ -7,14 +7,17 @@
 //!
 //! Sans-IO: [`Root::handle`], then [`Root::poll`] until `None`; [`Root::next_deadline`] says when [`Input::Tick`] is due.
 
+mod coming;
+
 use crate::coding::{on_wire, plain};
 use crate::fold::{DataBreach, Waits};
 use crate::id::{absence, absent_why, contributor, folded_part, layout, mass, rank as rank_of};
 use bytes::{Bytes, BytesMut};
+use coming::Coming;
 use core::time::Duration;
 use flodl_cpureduce::{
-    Absence, CommitError, Consensus, Contributor, DecodeError, Fold, Folded, Layout, LayoutError, Mass, Record, Reject,
-    Rooms, Section,
+    Absence, CommitError, Consensus, Contributor, DecodeError, Fold, Folded, LayoutError, Mass, Record, Reject, Rooms,
+    Section,
 };
 pub use flodl_cpureduce::{Average, ChunkSpec, Codec, Outer, OuterRule};
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
@@ -180,44 +183,6 @@ struct Link {
     left: u32,
     /// It holds the consensus in force.
     holds: bool,
-}
-
-/// A consensus that a relay sends up after a restart.
-#[derive(Debug)]
-struct Coming {
-    session: SessionId,
-    round: Round,
-    version: Version,
-    digest: u64,
-    /// Its chunks so far.
-    chunks: Vec<Bytes>,
-}
-
-impl Coming {
-    /// Takes the next chunk; gives the consensus with the last one. A sentence where it is not the one that was asked for.
-    fn take(&mut self, layout: &Layout, chunk: &Chunk) -> Result<Option<Consensus>, String> {
-        let next = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
-        let fits = layout.chunk(next).is_some_and(|spec| spec.bytes as usize == chunk.bytes.len());
-        if chunk.chunk != next || chunk.version != self.version || !fits {
-            return Err(format!(
-                "chunk {} of {} with {} bytes came where chunk {next} of {} was next",
-                chunk.chunk,
-                chunk.version,
-                chunk.bytes.len(),
-                self.version
-            ));
-        }
-        self.chunks.push(chunk.bytes.clone());
-        if next.saturating_add(1) < layout.chunks() {
-            return Ok(None);
-        }
-        let model = Bytes::from(self.chunks.concat());
-        let consensus = Consensus::from_bytes(*layout, self.version.0, model).map_err(|error| error.to_string())?;
-        if consensus.digest() != Some(self.digest) {
-            return Err(format!("what came as {} has another digest than was committed", self.version));
-        }
-        Ok(Some(consensus))
-    }
 }
 
 /// A rank of the round.

@@ -104,7 +104,7 @@ async fn rounds(options: &Options, bytes: u64, directory: &Path) -> Result<u64, 
     let (near, far) = duplex(1 << 16);
     let role = Role::Relay { rank_count: options.ranks };
     let (channel, session, capabilities) = (Channel::Control, SessionId(0), Capabilities::NONE);
-        let hello = Hello { role, channel, session, run_id: RUN, host_id: host()?, capabilities };
+    let hello = Hello { role, channel, session, run_id: RUN, host_id: host()?, capabilities };
     let keys = DialKeys { gate: config.gate_key.clone(), peer: config.host_key.clone().into() };
     let policy = Policy(secret().gate_key());
     let (control, accepted) = future::zip(connect(near, hello, keys, nonce()?), accept(far, &policy, nonce()?)).await;

@@ -3,13 +3,15 @@
 //! Nothing here asks a core for its opinion. What a rank trained is what its dataset was read for; what a round holds is
 //! worked out again from the replicas at their snapshots, in double precision; what is committed is what is in a consensus.
 
+mod collected;
+
 use super::model::{Trained, Vectors, mixed};
 use super::rounding;
 use super::violation::{Rule, Violation};
 use flodl_cpureduce::Codec;
 use flodl_elche::{Passes, Permutation};
 use flodl_wire::message::control::{Part, RosterEntry, RoundOutcome};
-use flodl_wire::message::data::{self, Chunk};
+use flodl_wire::message::data::Chunk;
 use flodl_wire::message::report::{Folded, FoldedPart};
 use flodl_wire::{Epoch, Incarnation, NcclSession, Range, Rank, Round, Time, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -198,61 +200,6 @@ impl Ledger {
         let roster = roster.iter().map(|entry| ((entry.rank, entry.incarnation), entry.part)).collect();
         let (snapshots, unheard) = (BTreeMap::new(), BTreeMap::new());
         self.book = Some(Book { round, roster, snapshots, result: Vec::new(), folded: None, over, early, unheard });
-    }
-
-    /// The coordinator lets the open round be averaged on that communicator.
-    pub(crate) fn issued(&mut self, round: Round, on: NcclSession) {
-        let newest = self.newest_communicator.replace(on);
-        if newest.is_some_and(|newest| newest > on) {
-            self.broken(Rule::Growth, format!("{round} is averaged on {on} after {newest:?}"));
-        }
-        match self.book.as_mut().filter(|book| book.round == round).map(|book| &mut book.over) {
-            Some(Over::Nccl { session, .. }) => *session = Some(on),
-            _ => self.broken(Rule::Growth, format!("{round} is averaged on {on} and is not open for that")),
-        }
-    }
-
-    /// All members of a communicator have been in a collective.
-    pub(crate) fn collected(
-        &mut self,
-        (round, on): (Round, NcclSession),
-        (masses, root): (Vec<(Life, f64)>, Option<Life>),
-        bytes: Rc<Vec<u8>>,
-    ) {
-        if let Some(Book { over: Over::Nccl { collected, .. }, .. }) =
-            self.book.as_mut().filter(|book| book.round == round)
-        {
-            collected.insert(on, Collected { masses, root, bytes });
-        }
-    }
-
-    /// What the collectives of the open round came to, as a fold would say it: whose work is in it, and its chunks.
-    fn fold_of(&self, book: &Book) -> Option<(Folded, Vec<Chunk>)> {
-        let Over::Nccl { session, collected } = &book.over else { return None };
-        let Collected { masses, root, bytes } = collected.get(session.as_ref()?)?;
-        let first = self.version.is_none();
-        let gives = |life: Life, mass: f64| match root {
-            Some(root) => first && life == *root,
-            None => mass > 0.0,
-        };
-        let part = |&((rank, incarnation), mass): &(Life, f64)| {
-            let whole = gives((rank, incarnation), mass);
-            (rank, incarnation, if whole { FoldedPart::Whole } else { FoldedPart::None })
-        };
-        let movers = || masses.iter().filter(|(life, mass)| gives(*life, *mass));
-        let mass = if first { 1.0 } else { movers().map(|(_, mass)| mass).sum() };
-        let cuts = [0, bytes.len().saturating_sub(16), bytes.len().saturating_sub(8), bytes.len()];
-        let chunk = |at: usize| Chunk {
-            round: book.round,
-            version: Version(0),
-            chunk: at as u32,
-            mass: if at == 0 { mass } else { movers().count() as f64 },
-            codec: data::Codec::Exact,
-            bytes: bytes[cuts[at]..cuts[at + 1]].to_vec().into(),
-        };
-        let any_mass = root.is_none() || first;
-        let folded = Folded { round: book.round, ranks: masses.iter().map(part).collect(), digest: 0, any_mass };
-        Some((folded, (0..CHUNKS).map(chunk).collect()))
     }
 
     /// A rank comes out of the open round, with so many samples leased to it of which nothing was heard.

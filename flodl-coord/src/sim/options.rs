@@ -128,7 +128,20 @@ impl Options {
         let duties = duties(&request, ranks);
         let wire = wire(&request, work.mode);
         let scheduling = scheduling(&request, (ranks, work.mode));
-        Options { request, hosts, speeds, wide, local, work, scheduling, duties, classes, wire, strikes, starting_ns: 0 }
+        Options {
+            request,
+            hosts,
+            speeds,
+            wide,
+            local,
+            work,
+            scheduling,
+            duties,
+            classes,
+            wire,
+            strikes,
+            starting_ns: 0,
+        }
     }
 
     /// The same work at another time, where the request asks for that: the draws that are left are others too.

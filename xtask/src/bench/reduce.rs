@@ -5,7 +5,7 @@
 //! against page faults. All take turns, so that a change of the machine's mood meets all of them.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
@@ -157,7 +157,9 @@ impl Programs {
                 let mut command = Command::new("mpirun");
                 command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks, "--mca", "btl", "vader,self"]);
                 if tuned {
-                    TUNED.iter().for_each(|(name, _)| drop(command.args(["-x", name])));
+                    for (name, _) in TUNED {
+                        command.args(["-x", name]);
+                    }
                 }
                 command.arg(python).arg(script("mpi_allreduce.py"));
                 command
@@ -174,8 +176,8 @@ impl Programs {
 
 /// What a program has said of a case.
 fn read(said: &str, program: Program, case: (u32, u64)) -> Result<Run, Failure> {
-    let rows = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let row = rows.last().ok_or_else(|| Failure::failed(format!("{program:?} said nothing of {case:?}")))?;
+    let mut rows = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let row = rows.next_back().ok_or_else(|| Failure::failed(format!("{program:?} said nothing of {case:?}")))?;
     let mut seconds = [0.0; 4];
     for (name, seconds) in ["median_s", "min_s", "max_s", "cpu_s"].iter().zip(&mut seconds) {
         let value = row[name].as_f64();
@@ -300,6 +302,6 @@ mod tests {
         assert_eq!((run.seconds, run.memory), ([0.2, 0.1, 0.3, 0.4], None));
         assert!(read("noise", gloo, (4, 1024)).is_err());
         assert!(read(r#"{"median_s": 0.2}"#, gloo, (4, 1024)).is_err());
-        assert!(Path::new(&cargo::root()).join("xtask/peers/gloo_allreduce.py").exists());
+        assert!(std::path::Path::new(&cargo::root()).join("xtask/peers/gloo_allreduce.py").exists());
     }
 }
