@@ -203,7 +203,7 @@ impl Run {
         self.until("the id", |gpu| gpu.rank != Rank(0) || made(gpu).is_some());
         let id = made(&self.gpus[0]).unwrap().unwrap();
         let members = self.gpus.iter().map(|gpu| (gpu.rank, Incarnation(1))).collect();
-        self.tell(&Control::NewNcclSession(Box::new(NewSession { session, id, members })));
+        self.tell(&Control::NewNcclSession(Box::new(NewSession { session, id: *id, members })));
         self.until("the communicator", |gpu| gpu.stands(session) == Some(Standing::Ready));
     }
 
