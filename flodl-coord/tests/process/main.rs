@@ -16,6 +16,7 @@ mod hostile;
 mod joins;
 mod losses;
 mod model;
+mod nccl;
 mod proxy;
 mod restarts;
 mod rounding;
