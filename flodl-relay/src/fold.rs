@@ -5,7 +5,7 @@
 //! takes whole milliseconds.
 
 use crate::coding::{Base, Sums};
-use crate::id::{absence, absent_why, contributor, layout, mass, rank as rank_of};
+use crate::id::{absence, absent_why, contributor, layout, mass, rank as rank_of, round_of};
 use bytes::Bytes;
 use core::time::Duration;
 use flodl_cpureduce::{Absence, DecodeError, Fold, Folded, Layout, LayoutError, MassError, Reject, Rooms};
@@ -284,11 +284,7 @@ impl HostFold {
     }
 
     fn data(&mut self, rank: Rank, incarnation: Incarnation, data: Data) {
-        let round = match &data {
-            Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
-            Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
-            Data::Holds { round, .. } | Data::LeftOut { round, .. } => *round,
-        };
+        let round = round_of(&data);
         let open = self.open.as_mut().filter(|open| open.round == round && open.is_member(rank, incarnation));
         let Some(open) = open else {
             self.strays += 1;

@@ -1,10 +1,11 @@
 //! Where the names on the wire become those of the folds, and back. Nowhere else.
 
 use flodl_cpureduce::{Absence, Contributor, Layout, LayoutError, Mass, MassError, Outcome};
-use flodl_wire::Rank;
+use flodl_wire::message::Data;
 use flodl_wire::message::data::{AbsentWhy, Chunk};
 use flodl_wire::message::join::LayoutSizes;
 use flodl_wire::message::report::FoldedPart;
+use flodl_wire::{Rank, Round};
 
 /// A rank as a contributor of its host's fold. At the root a relay goes by the lowest of its ranks in the round.
 pub(crate) fn contributor(rank: Rank) -> Contributor {
@@ -49,6 +50,15 @@ pub(crate) fn absent_why(absence: Absence) -> AbsentWhy {
         Absence::LinkLost => AbsentWhy::LinkLost,
         Absence::Stale => AbsentWhy::Stale,
         Absence::Empty => AbsentWhy::Empty,
+    }
+}
+
+/// The round that a message is of.
+pub(crate) const fn round_of(data: &Data) -> Round {
+    match data {
+        Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
+        Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
+        Data::Holds { round, .. } | Data::LeftOut { round, .. } => *round,
     }
 }
 

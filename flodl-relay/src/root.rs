@@ -11,13 +11,13 @@ mod coming;
 
 use crate::coding::{on_wire, plain};
 use crate::fold::{DataBreach, Waits};
-use crate::id::{absence, absent_why, contributor, folded_part, layout, mass, rank as rank_of};
+use crate::id::{absence, absent_why, contributor, folded_part, layout, mass, rank as rank_of, round_of};
 use bytes::{Bytes, BytesMut};
 use coming::Coming;
 use core::time::Duration;
 use flodl_cpureduce::{
-    Absence, CommitError, Consensus, Contributor, DecodeError, Fold, Folded, LayoutError, Mass, Record, Reject, Rooms,
-    Section,
+    Absence, CommitError, Consensus, Contributor, DecodeError, Fold, Folded, LayoutError, Mass, OuterStateError,
+    Record, Reject, Rooms, Section,
 };
 pub use flodl_cpureduce::{Average, ChunkSpec, Codec, Outer, OuterRule};
 use flodl_wire::message::control::{RosterEntry, RoundOutcome};
@@ -114,6 +114,9 @@ pub enum Refusal {
     /// The model cannot be averaged.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// The outer optimizer begins anew.
+    #[error("the outer optimizer begins anew: {0}")]
+    Outer(#[from] OuterStateError),
     /// A round cannot be opened before the sizes of the model are known.
     #[error("{0} cannot be opened: the sizes of the model are not known")]
     NoLayout(Round),
@@ -153,6 +156,8 @@ pub struct Root {
 struct With {
     /// What makes it of an average.
     outer: Option<Box<dyn Outer>>,
+    /// Its state, if it has a past.
+    past: Vec<u8>,
     /// Where memory goes that it does not need any more.
     rooms: Option<Rooms>,
 }
@@ -216,6 +221,12 @@ impl Root {
             consensus.recycle(rooms.clone());
         }
         self.with.rooms = Some(rooms);
+    }
+
+    /// The same with an outer optimizer that goes on from a state which [`Root::outer_state`] gave.
+    #[must_use]
+    pub fn with_past(self, past: Vec<u8>) -> Root {
+        Root { with: With { past, ..self.with }, ..self }
     }
 
     /// The same with results that travel in that codec to relays which hold the consensus in force, and say so.
@@ -286,10 +297,22 @@ impl Root {
         Some((Version(consensus.version()?), consensus.read_all()?))
     }
 
+    /// The version of the consensus in force.
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        self.consensus.as_ref()?.version().map(Version)
+    }
+
     /// The digest of the consensus in force: xxh3 over its chunks in order.
     #[must_use]
     pub fn consensus_digest(&self) -> Option<u64> {
         self.consensus.as_ref()?.digest()
+    }
+
+    /// The outer optimizer's state after the newest commit; empty where it has none.
+    #[must_use]
+    pub fn outer_state(&self) -> Vec<u8> {
+        self.consensus.as_ref().filter(|held| held.version().is_some()).map_or_else(Vec::new, Consensus::outer_state)
     }
 
     fn lay_out(&mut self, sizes: LayoutSizes) {
@@ -300,6 +323,10 @@ impl Root {
                     Some(outer) => empty.with_outer(outer),
                     None => empty,
                 };
+                let past = core::mem::take(&mut self.with.past);
+                if let Some(error) = (!past.is_empty()).then(|| consensus.restore_outer(&past).err()).flatten() {
+                    self.out.push_back(Output::Refused(error.into()));
+                }
                 if let Some(rooms) = self.with.rooms.clone() {
                     consensus.recycle(rooms);
                 }
@@ -384,11 +411,7 @@ impl Root {
             }
             return;
         }
-        let round = match &data {
-            Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
-            Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
-            Data::Holds { round, .. } | Data::LeftOut { round, .. } => *round,
-        };
+        let round = round_of(&data);
         let open = self.open.as_mut().filter(|open| open.round == round);
         let Some((open, who)) =
             open.and_then(|open| open.sessions.get(&session).map(|link| link.who).map(|who| (open, who)))

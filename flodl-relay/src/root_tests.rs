@@ -241,3 +241,47 @@ fn what_does_not_fit_loses_the_relay_and_strays_are_counted() {
     open(&mut blank, 0);
     assert!(drained(&mut blank).0[0].contains("sizes of the model are not known"));
 }
+
+/// A root that goes on with the consensus and the momentum of another one does what that one would have done.
+#[test]
+fn momentum_goes_on_in_another_root() {
+    let rule = || "nesterov:0.7,0.9".parse::<OuterRule>().unwrap().optimizer();
+    let sizes = LayoutSizes { parameters: 2, buffers: 1, integers: 1 };
+    let start = |root: Root| {
+        let mut root = root.with_outer(rule());
+        root.handle(Input::Layout(sizes), Time::ZERO);
+        root
+    };
+    let average = |root: &mut Root, round: u64, value: f32| {
+        open(root, round);
+        for index in 0..3 {
+            give(root, A, round, index, (1.0, value));
+            give(root, B, round, index, (1.0, value));
+        }
+        close(root, round, Some(round));
+        drained(root).0
+    };
+    let mut first = start(Root::new(PATIENCE));
+    assert!(first.outer_state().is_empty(), "nothing is committed");
+    (0..4).for_each(|round| drop(average(&mut first, round, 1.0 + round as f32)));
+    let (version, model) = first.consensus_bytes().unwrap();
+    let (digest, past) = (first.consensus_digest().unwrap(), first.outer_state());
+    for (past, goes_on) in [(past.clone(), true), (Vec::new(), false), (past[1..].to_vec(), false)] {
+        let damaged = past.len() % 4 == 3;
+        let mut second = start(Root::new(PATIENCE).with_past(past));
+        let (lines, _) = drained(&mut second);
+        assert_eq!(lines.iter().any(|line| line.contains("the outer optimizer begins anew")), damaged, "{lines:?}");
+        second.handle(Input::Restore { session: A, round: Round(4), version, digest }, Time::ZERO);
+        for (index, at) in (0..).zip([0..8, 8..12, 12..20]) {
+            let (bytes, codec) = (model.slice(at), data::Codec::Exact);
+            let chunk = Chunk { round: Round(4), version, chunk: index, mass: 1.0, codec, bytes };
+            second.handle(Input::Data { session: A, data: Data::Contribution(chunk) }, Time::ZERO);
+        }
+        assert_eq!(drained(&mut second).0, [format!("restored {version}: Ok(())")]);
+        average(&mut second, 4, 9.0);
+        let mut uninterrupted = start(Root::new(PATIENCE));
+        (0..4).for_each(|round| drop(average(&mut uninterrupted, round, 1.0 + round as f32)));
+        average(&mut uninterrupted, 4, 9.0);
+        assert_eq!(second.consensus_digest() == uninterrupted.consensus_digest(), goes_on);
+    }
+}

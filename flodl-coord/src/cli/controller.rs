@@ -6,9 +6,9 @@ use super::failure::Failure;
 use super::hooks::Hooks;
 use super::journal::{self, FileStore, Lock, Recorder};
 use super::look::Tone;
-use super::root::Root;
+use super::root::{Reduction, Root};
 use super::rundir::RunDir;
-use super::saver::Saver;
+use super::saver::{self, Saver};
 use super::signals::Requests;
 use super::sink::Watched;
 use super::ticket::Credentials;
@@ -28,6 +28,7 @@ use flodl_monitor::Store;
 use flodl_relay::coding::capabilities;
 use flodl_relay::root::{Codec, Outer, OuterRule};
 use flodl_wire::{Rank, RunId, Secret};
+use flodl_worker::checkpoint::{OUTER_FILE, read_latest, read_outer};
 use smol::future;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -87,15 +88,28 @@ fn resume(path: &Path, extensions: Extensions, console: &Console) -> Result<Exit
     let bound = bind(&restored.start.address)?;
     let guard = extensions.guard.is_none().then_some(config.scheduling.guard);
     let keep = restored.start.keep_checkpoints;
-    let outer = extensions.outer.is_none().then(|| asked(&dir, OUTER)).transpose()?.flatten();
+    let outer: Option<OuterRule> = extensions.outer.is_none().then(|| asked(&dir, OUTER)).transpose()?.flatten();
     let wire = asked(&dir, WIRE)?.unwrap_or_default();
-    if let Some(rule) = outer.filter(|rule| *rule != OuterRule::Average) {
-        console.say(&format!("outer optimizer {rule}: its momentum died with the controller before, and begins anew"));
+    let past = kept_outer(&dir);
+    if extensions.outer.is_some() || outer.is_some_and(|rule| rule != OuterRule::Average) {
+        let name = outer.map_or_else(|| "of the program".to_owned(), |rule| rule.to_string());
+        let from =
+            past.as_ref().map_or("begins anew".to_owned(), |(version, _)| format!("is that of version {version}"));
+        console.say(&format!("outer optimizer {name}: its momentum {from}"));
     }
-    let setup = Setup { config, secret, summary: None, guard, outer, wire, keep, console: console.clone(), dir };
+    let past_outer = past.map(|(_, state)| state).unwrap_or_default();
+    let console = console.clone();
+    let setup = Setup { config, secret, summary: None, guard, outer, past_outer, wire, keep, console, dir };
     let journal = Journal::new(FileStore::new(&setup.dir), image);
     let past = Past { journal, lock, generation, restored: Some(Box::new(restored)) };
     Controller::open(setup, bound, Some(past), extensions)?.run(None)
+}
+
+/// The newest state of the outer optimizer that a run has written down, and the version that it belongs to.
+fn kept_outer(dir: &RunDir) -> Option<(u64, Vec<u8>)> {
+    let set = read_latest(&dir.file(saver::FOLDER)).ok().map(|found| found.path.join(OUTER_FILE));
+    let files = set.into_iter().chain([dir.file(OUTER_FILE)]);
+    files.filter_map(|file| read_outer(&file).ok()).max_by_key(|(version, _)| *version)
 }
 
 /// What the run in a folder was asked to have, in that file of it.
@@ -128,6 +142,8 @@ pub(crate) struct Setup {
     pub(crate) guard: Option<GuardKind>,
     /// The outer optimizer asked for.
     pub(crate) outer: Option<OuterRule>,
+    /// The state that it had.
+    pub(crate) past_outer: Vec<u8>,
     /// How sums and averages travel between hosts.
     pub(crate) wire: Codec,
     /// Checkpoint sets that are kept.
@@ -154,7 +170,8 @@ impl Setup {
         if let Some(rule) = args.outer {
             dir.write(OUTER, format!("{rule}\n").as_bytes()).map_err(Failure::failed)?;
         }
-        Ok(Setup { config, secret, dir, summary, guard, outer: args.outer, wire, keep, console: console.clone() })
+        let (outer, past_outer, console) = (args.outer, Vec::new(), console.clone());
+        Ok(Setup { config, secret, dir, summary, guard, outer, past_outer, wire, keep, console })
     }
 }
 
@@ -321,7 +338,7 @@ impl Controller {
 
     /// Runs to the end, and leaves what a run leaves.
     fn run(self, host: Option<local::Host>) -> Result<ExitCode, Failure> {
-        let Controller { setup, core, clock, gate, listener, requests, own, earlier, journal } = self;
+        let Controller { mut setup, core, clock, gate, listener, requests, own, earlier, journal } = self;
         let patience = setup.config.patience;
         let (record, records) = bounded(limits::RECORDS);
         let watched = Watched { earlier, dir: setup.dir.path().to_owned(), is_local: host.is_some(), clock };
@@ -331,7 +348,10 @@ impl Controller {
         let (link, links) = bounded(1);
         let (busy, idle) = bounded(1);
         let acceptor = Acceptor::new(gate, clock, event.clone(), link, &busy);
-        let root = Root::start(patience, (own.outer, setup.wire), event.clone())?;
+        let past = std::mem::take(&mut setup.past_outer);
+        let keep = journal.is_some().then(|| setup.dir.file(OUTER_FILE));
+        let reduction = Reduction { outer: own.outer, past, keep, codec: setup.wire };
+        let root = Root::start(patience, reduction, event.clone())?;
         let (saver, desk) = Saver::new(setup.config.run_id, &setup.dir, setup.keep, root.clone());
         let (journal, lock) = journal.unzip();
         let recorder = journal.map(|journal| Recorder::start(journal, event.clone())).transpose()?;

@@ -9,10 +9,14 @@ use core::time::Duration;
 use flodl_relay::root::{Codec, Outer, Root as Reduce};
 use flodl_relay::shell::{DataLink as RelayLink, Report, RootHandle, start_root_as};
 use flodl_wire::SessionId;
+use flodl_wire::message::Control;
+use flodl_wire::message::control::RoundOutcome;
 use flodl_wire::message::record::Reason;
+use flodl_worker::checkpoint::write_outer;
 use futures_lite::io::{AsyncRead, AsyncWrite};
 use smol::{Task, Timer};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A hold on the root.
@@ -22,16 +26,31 @@ pub(crate) struct Root {
     events: Sender<Event>,
     /// One a data link; dropping it closes the link.
     links: Arc<Mutex<BTreeMap<SessionId, Task<()>>>>,
+    /// Where the outer optimizer's state is kept during the run.
+    keep: Option<PathBuf>,
 }
+
+/// How averages become the consensus, and how they travel.
+pub(crate) struct Reduction {
+    /// The outer optimizer, if any.
+    pub(crate) outer: Option<Box<dyn Outer>>,
+    /// Its state, if it has a past.
+    pub(crate) past: Vec<u8>,
+    /// Where its state is kept during the run.
+    pub(crate) keep: Option<PathBuf>,
+    /// How sums and averages travel between hosts.
+    pub(crate) codec: Codec,
+}
+
+/// The outer optimizer's state is kept every so many averages.
+const OUTER_EVERY: u64 = 16;
 
 impl Root {
     /// Starts the root. What it tells goes to `events`.
-    pub(crate) fn start(
-        patience: Duration,
-        (outer, codec): (Option<Box<dyn Outer>>, Codec),
-        events: Sender<Event>,
-    ) -> Result<Root, Failure> {
-        let reducer = Reduce::new(patience).with_codec(codec);
+    pub(crate) fn start(patience: Duration, reduction: Reduction, events: Sender<Event>) -> Result<Root, Failure> {
+        let Reduction { outer, past, keep, codec } = reduction;
+        let keep = keep.filter(|_| outer.is_some());
+        let reducer = Reduce::new(patience).with_codec(codec).with_past(past);
         let reducer = match outer {
             Some(outer) => reducer.with_outer(outer),
             None => reducer,
@@ -39,7 +58,7 @@ impl Root {
         let (handle, reports) = start_root_as(reducer)
             .map_err(|error| Failure::failed(format!("the root reducer's thread cannot be started: {error}")))?;
         smol::spawn(tell(reports, events.clone())).detach();
-        Ok(Root { handle, events, links: Arc::default() })
+        Ok(Root { handle, events, links: Arc::default(), keep })
     }
 
     /// The root's handle.
@@ -70,6 +89,24 @@ impl Root {
         }
     }
 
+    /// Writes the outer optimizer's state down, for the controller after this one.
+    fn keep_outer(&self) {
+        let Some(path) = self.keep.clone() else { return };
+        let (asked, events) = (self.handle.outer_state(), self.events.clone());
+        let write = async move {
+            let Ok(Some((version, state))) = asked.await else { return };
+            if state.is_empty() {
+                return;
+            }
+            let written = smol::unblock(move || write_outer(&path, version.0, &state)).await;
+            if let Err(error) = written {
+                let text = format!("the outer optimizer's state cannot be kept: {error}");
+                events.send(Event::Notice(Reason::new("outer-not-kept", text))).await.ok();
+            }
+        };
+        smol::spawn(write).detach();
+    }
+
     fn links(&self) -> MutexGuard<'_, BTreeMap<SessionId, Task<()>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,7 +116,17 @@ impl Reducer for Root {
     fn order(&mut self, order: ToRoot) -> Result<(), String> {
         match order {
             ToRoot::Layout(sizes) => self.handle.layout(sizes).map_err(|gone| gone.to_string()),
-            ToRoot::Control(control) => self.handle.control(control).map_err(|gone| gone.to_string()),
+            ToRoot::Control(control) => {
+                let version = match &control {
+                    Control::RoundDone { outcome: RoundOutcome::Committed { version }, .. } => Some(*version),
+                    _ => None,
+                };
+                self.handle.control(control).map_err(|gone| gone.to_string())?;
+                if version.is_some_and(|version| version.0.is_multiple_of(OUTER_EVERY)) {
+                    self.keep_outer();
+                }
+                Ok(())
+            }
             ToRoot::Restore { session, round, version, digest } => {
                 self.handle.restore((session, round), (version, digest)).map_err(|gone| gone.to_string())
             }

@@ -15,7 +15,7 @@ use flodl_worker::checkpoint::{self, CheckpointSet, EpochCoverage, State, tensor
 use std::path::{Path, PathBuf};
 
 /// The folder of the run directory that holds the sets.
-const FOLDER: &str = "checkpoints";
+pub(crate) const FOLDER: &str = "checkpoints";
 
 /// The consensus that the root had when it was asked.
 type Held = Pin<Box<dyn Future<Output = Result<Option<Consensus>, RootGone>> + Send>>;
@@ -90,7 +90,8 @@ impl Saver {
 
 fn write(specs: &[TensorSpec], consensus: &Consensus, state: &State, dir: &Path) -> Result<String, String> {
     let tensors = tensors_of(specs, &consensus.bytes).map_err(|error| error.to_string())?;
-    let path = CheckpointSet { tensors: &tensors, state }.save(dir).map_err(|error| error.to_string())?;
+    let outer = &consensus.outer[..];
+    let path = CheckpointSet { tensors: &tensors, state, outer }.save(dir).map_err(|error| error.to_string())?;
     Ok(path.display().to_string())
 }
 

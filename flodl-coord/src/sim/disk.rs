@@ -280,7 +280,7 @@ impl World {
             ..State::default()
         };
         self.disk.asked = Some((version, bytes.to_vec()));
-        let set = CheckpointSet { tensors: &tensors, state: &state };
+        let set = CheckpointSet { tensors: &tensors, state: &state, outer: &[] };
         let path = set.save_to(Path::new(FOLDER), &mut self.disk).map_err(|error| error.to_string())?;
         self.disk.saved = Some((version, bytes.to_vec()));
         let keep = NonZeroU32::MIN.saturating_add(1);

@@ -7,6 +7,7 @@ use flodl_coord::journal::{Entry, Image, Journal, Store, read};
 use flodl_monitor::Summary;
 use flodl_monitor::timeline::Reader;
 use flodl_wire::message::record::{Body, EventKind};
+use flodl_worker::checkpoint::read_outer;
 use rustix::process::Signal;
 use std::time::Duration;
 use std::{fs, io};
@@ -245,16 +246,24 @@ fn b16_a_controller_whose_place_was_taken_is_not_listened_to() {
 }
 
 #[test]
-fn another_controller_has_the_same_outer_optimizer_and_says_that_it_begins_anew() {
+fn another_controller_has_the_same_outer_optimizer_and_its_momentum() {
     let world = World::new();
-    let mut controller = serve(&world, "-n 2 --epochs 60 --batch-size 16 --step-ms 2 --outer nesterov:0.7,0.3");
+    let settings = "-n 2 --mode cpu-sync --epochs 40 --batch-size 16 --step-ms 2 --outer nesterov:0.7,0.3";
+    let mut controller = serve(&world, settings);
     ticket(&world, "a");
     let a = world.train("join --ticket ticket-a -n 2", "--samples 500");
     controller.says("the run starts with");
     averages_go_on(&world, "run", 3);
     kill(controller);
+    let mut controller = world.flodl(RESUME);
+    controller.says("outer optimizer nesterov:0.7,0.3: its momentum");
+    let kept = || world.path("run/outer.safetensors").exists().then_some(());
+    assert!(poll(Duration::from_secs(60), kept).is_some(), "its state is written down now and then");
+    kill(controller);
     let ended = world.flodl(RESUME).exits(0);
-    ended.said(&["nesterov:0.7,0.3", "begins anew"]);
+    ended.said(&["nesterov:0.7,0.3", "its momentum is that of version"]);
     a.exits(0);
-    is_exact(&world.summary("run/summary.json"), 30_000);
+    is_exact(&world.summary("run/summary.json"), 20_000);
+    let (version, state) = read_outer(&world.path("run/checkpoints/latest/outer.safetensors")).expect("is in the set");
+    assert!(version > 16 && state.len() > 16, "{version}");
 }

@@ -52,7 +52,7 @@ fn a_whole_run_has_every_figure() {
         "deaths": [], "wall_s": 0.2, "degraded": false, "exit": 0,
         "world_size": 2, "started": 2, "refused": [],
         "model": "runs/a/checkpoints/v2/model.safetensors", "timeline": null, "checkpoint": "runs/a/checkpoints/v2",
-        "saved_version": 2, "not_saved": null, "why": null, "lockstep": 500.0, "over_lockstep": 2.0,
+        "saved_version": 2, "not_saved": null, "why": null, "wire": null, "lockstep": 500.0, "over_lockstep": 2.0,
     });
     expected["scalars"] = json!({ "accuracy": 0.75 });
     expected["epochs"] = json!([{
@@ -72,7 +72,7 @@ fn a_run_of_which_nothing_is_known_has_nulls_and_no_zeros_in_their_place() {
         "throughput": null, "ceiling": null, "ceiling_fraction": null,
         "per_rank": [], "deaths": [], "wall_s": null, "degraded": false, "exit": null,
         "world_size": null, "started": null, "refused": [],
-        "model": null, "timeline": null, "checkpoint": null, "saved_version": null, "not_saved": null, "why": null,
+        "model": null, "timeline": null, "checkpoint": null, "saved_version": null, "not_saved": null, "why": null, "wire": null,
         "lockstep": null, "over_lockstep": null, "scalars": {}, "epochs": [], "evaluations": [],
     });
     assert_eq!(serde_json::to_value(summary(&[])).unwrap(), expected);

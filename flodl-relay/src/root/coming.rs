@@ -1,4 +1,4 @@
-//! What the root asks a relay for after a restart.
+//! The consensus that a relay hands to a root which has lost its own with its process.
 
 use bytes::Bytes;
 use flodl_cpureduce::{Consensus, Layout};

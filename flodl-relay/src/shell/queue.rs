@@ -1,5 +1,6 @@
 //! What waits to be sent of a result: at most one whole result, whoever is slow to take it.
 
+use crate::id::round_of;
 use async_channel::{Receiver, Sender};
 use flodl_wire::Round;
 use flodl_wire::message::Data;
@@ -21,11 +22,7 @@ impl OfRound for Chunk {
 
 impl OfRound for Data {
     fn round(&self) -> Round {
-        match self {
-            Data::Contribution(chunk) | Data::Consensus(chunk) => chunk.round,
-            Data::Absent { round, .. } | Data::Dropped { round, .. } => *round,
-            Data::Holds { round, .. } | Data::LeftOut { round, .. } => *round,
-        }
+        round_of(self)
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Consensus {
     pub digest: u64,
     /// All sections in order, little-endian.
     pub bytes: Bytes,
+    /// The outer optimizer's state after it; empty where it has none.
+    pub outer: Vec<u8>,
 }
 
 /// Why the data link of a relay has ended.
@@ -80,6 +82,7 @@ enum Command {
     Attach { session: SessionId, data: Receiver<Data>, results: ResultSender<Data>, rooms: Option<Rooms> },
     Detach { session: SessionId },
     Consensus(Sender<Option<Consensus>>),
+    Outer(Sender<Option<(Version, Vec<u8>)>>),
 }
 
 /// Starts the root's thread. What it has to tell comes from the receiver, which is to be read all the time.
@@ -143,6 +146,16 @@ impl RootHandle {
     pub fn consensus(&self) -> impl Future<Output = Result<Option<Consensus>, RootGone>> + Send + use<> {
         let (answer, answered) = async_channel::bounded(1);
         let asked = self.command(Command::Consensus(answer));
+        async move {
+            asked?;
+            answered.recv().await.map_err(|_| RootGone)
+        }
+    }
+
+    /// The outer optimizer's state, as [`RootHandle::consensus`] gives it, with the version that it belongs to.
+    pub fn outer_state(&self) -> impl Future<Output = Result<Option<(Version, Vec<u8>)>, RootGone>> + Send + use<> {
+        let (answer, answered) = async_channel::bounded(1);
+        let asked = self.command(Command::Outer(answer));
         async move {
             asked?;
             answered.recv().await.map_err(|_| RootGone)
@@ -269,6 +282,12 @@ impl RootThread {
                         Ok(()) | Err(_) => continue,
                     }
                 }
+                Incoming::Order(Command::Outer(answer)) => {
+                    let version = self.root.version();
+                    match answer.try_send(version.map(|version| (version, self.root.outer_state()))) {
+                        Ok(()) | Err(_) => continue,
+                    }
+                }
                 Incoming::Data(session, data) => Input::Data { session, data },
                 Incoming::Ended(session) => {
                     self.results.remove(&session);
@@ -318,6 +337,6 @@ impl RootThread {
 
     fn consensus(&self) -> Option<Consensus> {
         let (version, bytes) = self.root.consensus_bytes()?;
-        Some(Consensus { version, digest: self.root.consensus_digest()?, bytes })
+        Some(Consensus { version, digest: self.root.consensus_digest()?, bytes, outer: self.root.outer_state() })
     }
 }

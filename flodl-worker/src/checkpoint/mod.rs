@@ -4,7 +4,8 @@
 //! checkpoints/
 //!   v12/model.safetensors   every tensor by name, as it was averaged: f32 and i64
 //!   v12/state.json          where the run stood: see State
-//!   v12/manifest.json       length and SHA-256 of both; written last
+//!   v12/outer.safetensors   the momentum of its outer optimizer, where it has one
+//!   v12/manifest.json       length and SHA-256 of the others; written last
 //!   latest -> v12
 //! ```
 //!
@@ -21,7 +22,7 @@
 //! let spec = TensorSpec { name: "bias".to_owned(), dtype: Dtype::F32, shape, section: Section::Parameters };
 //! let tensors = [Tensor { spec: &spec, bytes: &[0, 0, 128, 63, 0, 0, 0, 64] }]; // 1.0, 2.0
 //! let state = State { version: 12, why: "the run is done".to_owned(), ..State::default() };
-//! let path = CheckpointSet { tensors: &tensors, state: &state }.save(dir.path())?;
+//! let path = CheckpointSet { tensors: &tensors, state: &state, outer: &[] }.save(dir.path())?;
 //! assert!(path.ends_with("v12"));
 //! let found = read_latest(dir.path())?;
 //! assert_eq!((found.path, found.state), (path, state));
@@ -29,6 +30,7 @@
 //! ```
 
 mod manifest;
+mod outer;
 mod prune;
 mod read;
 mod safetensors;
@@ -39,6 +41,7 @@ mod tests;
 mod write;
 
 pub use manifest::{FileEntry, Manifest};
+pub use outer::{OUTER_FILE, read_outer, write_outer};
 pub use prune::{PruneError, prune, prune_on};
 pub use read::{Flaw, Found, ReadError, read_latest, verify};
 pub use safetensors::{Tensor, TensorError, tensors_of};

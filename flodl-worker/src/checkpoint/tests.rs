@@ -41,7 +41,7 @@ fn state(version: u64) -> State {
 fn save(dir: &Path, version: u64, storage: &mut dyn Storage) -> std::result::Result<PathBuf, SaveError> {
     let (manifest, flat) = model();
     let tensors = tensors_of(&manifest, &flat).unwrap();
-    CheckpointSet { tensors: &tensors, state: &state(version) }.save_to(dir, storage)
+    CheckpointSet { tensors: &tensors, state: &state(version), outer: &[] }.save_to(dir, storage)
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn tensors_that_make_no_file_are_refused() {
         (vec![&short], "tensor \"short\" of shape [2] has 4 bytes"),
     ] {
         let tensors: Vec<Tensor<'_>> = list.iter().map(|spec| Tensor { spec, bytes: &[0; 4] }).collect();
-        let error = CheckpointSet { tensors: &tensors, state: &state(1) }.save(dir.path()).unwrap_err();
+        let error = CheckpointSet { tensors: &tensors, state: &state(1), outer: &[] }.save(dir.path()).unwrap_err();
         assert_eq!(error.to_string(), format!("the checkpoint cannot be written: {message}"));
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
@@ -380,5 +380,33 @@ fn a_crash_at_any_step_leaves_a_whole_set() {
             }
             steps += 1;
         }
+    }
+}
+
+#[test]
+fn the_outer_optimizers_state_comes_back_from_a_set_and_from_a_file_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (manifest, flat) = model();
+    let tensors = tensors_of(&manifest, &flat).unwrap();
+    let kept: Vec<u8> = (0..=255).collect();
+    let set = CheckpointSet { tensors: &tensors, state: &state(7), outer: &kept };
+    let path = set.save(dir.path()).unwrap();
+    assert_eq!(read_outer(&path.join(OUTER_FILE)), Ok((7, kept.clone())));
+    let bytes = std::fs::read(path.join(OUTER_FILE)).unwrap();
+    let file = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(file.tensor("state").unwrap().data(), kept);
+    // The manifest vouches for it too.
+    let mut damaged = bytes.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(path.join(OUTER_FILE), damaged).unwrap();
+    assert_eq!(verify(&path), Err(Flaw::Hash { file: OUTER_FILE.to_owned() }));
+
+    let alone = dir.path().join("alone");
+    write_outer(&alone, 9, &kept).unwrap();
+    write_outer(&alone, 10, &kept[1..]).unwrap();
+    assert_eq!(read_outer(&alone), Ok((10, kept[1..].to_vec())));
+    for cut in 0..bytes.len() {
+        std::fs::write(&alone, &bytes[..cut]).unwrap();
+        assert!(matches!(read_outer(&alone), Err(Flaw::Malformed { .. })), "cut at {cut}");
     }
 }

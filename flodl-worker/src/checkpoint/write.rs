@@ -1,6 +1,7 @@
 //! Writing a set, so that at any moment it is either not there or whole.
 
 use super::manifest::{FileEntry, Manifest};
+use super::outer::{self, OUTER_FILE};
 use super::safetensors::{Tensor, TensorError, layout};
 use super::state::{SCHEMA, State};
 use super::storage::{Disk, Storage};
@@ -55,6 +56,8 @@ pub struct CheckpointSet<'a> {
     pub tensors: &'a [Tensor<'a>],
     /// Where the run stands; its version names the set.
     pub state: &'a State,
+    /// The outer optimizer's state; empty without any.
+    pub outer: &'a [u8],
 }
 
 impl CheckpointSet<'_> {
@@ -103,10 +106,15 @@ impl CheckpointSet<'_> {
         let mut state = serde_json::to_vec_pretty(self.state).map_err(SaveError::State)?;
         state.push(b'\n');
         let state: [&[u8]; 1] = [&state];
-        let files = BTreeMap::from([
+        let outer_header = outer::header(self.state.version, self.outer);
+        let outer: [&[u8]; 2] = [&outer_header, self.outer];
+        let mut files = BTreeMap::from([
             (MODEL_FILE.to_owned(), FileEntry::of(&model)),
             (STATE_FILE.to_owned(), FileEntry::of(&state)),
         ]);
+        if !self.outer.is_empty() {
+            files.insert(OUTER_FILE.to_owned(), FileEntry::of(&outer));
+        }
         let manifest = Manifest { schema: SCHEMA, version: self.state.version, files };
         let mut manifest = serde_json::to_vec_pretty(&manifest).map_err(SaveError::State)?;
         manifest.push(b'\n');
@@ -120,6 +128,9 @@ impl CheckpointSet<'_> {
         steps.create_dir_all(beside)?;
         steps.write_synced(&beside.join(MODEL_FILE), &model)?;
         steps.write_synced(&beside.join(STATE_FILE), &state)?;
+        if !self.outer.is_empty() {
+            steps.write_synced(&beside.join(OUTER_FILE), &outer)?;
+        }
         steps.write_synced(&beside.join(MANIFEST_FILE), &[&manifest])?;
         steps.sync_dir(beside)
     }
