@@ -2,7 +2,7 @@
 
 use super::*;
 use flodl_wire::message::control::{Next, Part};
-use flodl_wire::message::data::AbsentWhy;
+use flodl_wire::message::data::{self, AbsentWhy};
 use flodl_wire::message::record::Reason;
 use flodl_wire::message::report::FoldedPart;
 

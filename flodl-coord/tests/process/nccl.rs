@@ -46,8 +46,9 @@ impl Rig {
 
     /// The same, where the library of rank `rank` does wrong.
     fn train_with_fault(&self, line: &str, trainer: &str, (rank, faults): (u32, &str)) -> Running {
-        let script =
-            format!("#!/bin/sh\nif [ \"$FLODL_RANK\" = {rank} ]; then export STAND_IN_FAULTS={faults}; fi\nexec \"$@\"\n");
+        let script = format!(
+            "#!/bin/sh\nif [ \"$FLODL_RANK\" = {rank} ]; then export STAND_IN_FAULTS={faults}; fi\nexec \"$@\"\n"
+        );
         self.0.script("faulty", &script);
         self.0.start(self.command(line, &Program::Script("faulty", trainer)), line)
     }
