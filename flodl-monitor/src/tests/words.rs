@@ -30,6 +30,8 @@ fn a_person_reads_what_matters_and_not_what_comes_with_every_window() {
             "10 samples set aside and not trained: positions 40..50 ended 2 ranks",
             "rank 1 is back in the run (incarnation 2)",
             "host box is back",
+            "NCCL session 2 is ready, with ranks 0-1",
+            "round 3 is averaged again, NCCL session 2 is lost: rank 2 died",
             "another controller goes on with the run at version 7: 7000 samples are committed",
             "rank 1 died: killed by signal 9",
             "host box is lost: nothing heard for 10 s",
