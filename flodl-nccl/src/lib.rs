@@ -5,9 +5,8 @@
 //! newer version has is an error value.
 //!
 //! Read first: [`Library`] (the one that was loaded), [`Comm`] (one rank's communicator) and [`AbortHandle`] (what ends it
-//! from a watchdog's thread); then [`average`], a replica on its device and its rounds, and [`session`], the decisions around
-//! them as state machines without input and output: who
-//! makes an id, when to abort, what to restore and do again.
+//! from a watchdog's thread); then `average`, a replica on its device and its rounds, and [`session`], the decisions around
+//! them as state machines without input and output: who makes an id, when to abort, what to restore and do again.
 //!
 //! # What holds
 //!

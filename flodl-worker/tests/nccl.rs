@@ -114,7 +114,7 @@ impl Gpu {
         let worker = Worker::new(job, id, PATIENCE, Time::ZERO).unwrap();
         let who = (id.0, id.1, NCCL_PATIENCE);
         let stuck = |status| panic!("the process would end with {status}");
-        let nccl = Nccl::new(who, &model().manifest(), place, stuck).unwrap();
+        let nccl = Nccl::new(who, model().manifest(), place, stuck);
         let seat = Seat::new(worker.with_collectives(Box::new(nccl)), Duration::from_millis(1));
         Gpu { rank: Rank(rank), seat, breaks, heard: Vec::new() }
     }

@@ -41,6 +41,9 @@ pub enum NcclError {
     /// What was loaded does not fit.
     #[error(transparent)]
     Average(#[from] AverageError),
+    /// The model cannot be averaged.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     /// The driver finds no device.
     #[error("the CUDA driver finds no device: run with --mode cpu-cadence")]
     NoDevice,
@@ -85,24 +88,26 @@ impl Place {
 
 /// Who averages what.
 #[derive(Copy, Clone, Debug)]
-pub struct Part {
+struct Part {
     /// The rank.
-    pub rank: Rank,
+    rank: Rank,
     /// Which of its lives.
-    pub incarnation: Incarnation,
+    incarnation: Incarnation,
     /// The run's patience, from which every deadline follows.
-    pub patience: Duration,
+    patience: Duration,
     /// The model's sizes.
-    pub sizes: LayoutSizes,
+    sizes: LayoutSizes,
     /// What is made of an average.
-    pub outer: Outer,
+    outer: Outer,
 }
 
 type FindPlace = Box<dyn FnOnce() -> Result<Place, NcclError> + Send>;
 
-/// What averages a rank's replica over NCCL. Nothing is loaded before a run wants it.
+/// What averages a rank's replica over NCCL. Nothing is loaded or allocated before a run wants it.
 pub struct Nccl {
-    part: Part,
+    who: (Rank, Incarnation, Duration),
+    manifest: Vec<TensorSpec>,
+    outer: Outer,
     /// Where the thread is to find its place, until it is started.
     place: Option<FindPlace>,
     on_stuck: fn(u8),
@@ -110,40 +115,59 @@ pub struct Nccl {
     said: Sender<News>,
     news: Receiver<News>,
     /// The replica's numbers on their way, and a result until it counts.
-    staging: CpuReduce,
+    staging: Option<CpuReduce>,
     /// Answers that are awaited.
     awaited: u32,
     next: Option<Time>,
 }
 
 impl Nccl {
-    /// For a model of that manifest. `place` is called, on the thread that drives NCCL, when a run first wants it; `on_stuck`
-    /// where the library does not come back, with the status that the process is to end with at once.
-    ///
-    /// # Errors
-    /// A manifest that cannot be averaged.
+    /// For a model of that manifest, as that rank in that life; deadlines follow from the patience. `place` is called, on the
+    /// thread that drives NCCL, when a run first wants it; `on_stuck` where the library does not come back, with the status
+    /// that the process is to end with at once.
+    #[must_use]
     pub fn new(
-        (rank, incarnation, patience): (Rank, Incarnation, Duration),
-        manifest: &[TensorSpec],
+        who: (Rank, Incarnation, Duration),
+        manifest: Vec<TensorSpec>,
         place: impl FnOnce() -> Result<Place, NcclError> + Send + 'static,
         on_stuck: fn(u8),
-    ) -> Result<Nccl, ManifestError> {
-        let staging = CpuReduce::new(manifest)?;
-        let part = Part { rank, incarnation, patience, sizes: staging.sizes(), outer: Outer::Average };
+    ) -> Nccl {
         let (said, news) = unbounded();
-        let (place, thread): (Option<FindPlace>, _) = (Some(Box::new(place)), None);
-        Ok(Nccl { part, place, on_stuck, thread, said, news, staging, awaited: 0, next: None })
+        Nccl {
+            who,
+            manifest,
+            outer: Outer::Average,
+            place: Some(Box::new(place)),
+            on_stuck,
+            thread: None,
+            said,
+            news,
+            staging: None,
+            awaited: 0,
+            next: None,
+        }
     }
 
     /// The same with an outer optimizer, which all ranks must have alike.
     #[must_use]
     pub fn with_outer(self, outer: Outer) -> Nccl {
-        Nccl { part: Part { outer, ..self.part }, ..self }
+        Nccl { outer, ..self }
+    }
+
+    fn staging(&mut self) -> Result<&mut CpuReduce, NcclError> {
+        let made = match self.staging.take() {
+            Some(made) => made,
+            None => CpuReduce::new(&self.manifest)?,
+        };
+        Ok(self.staging.insert(made))
     }
 
     fn tell(&mut self, order: Order) -> Result<(), NcclError> {
         if let Some(place) = self.place.take() {
-            self.thread = Some(NcclThread::start(place, self.part, self.said.clone(), self.on_stuck)?);
+            let sizes = self.staging()?.sizes();
+            let (rank, incarnation, patience) = self.who;
+            let part = Part { rank, incarnation, patience, sizes, outer: self.outer };
+            self.thread = Some(NcclThread::start(place, part, self.said.clone(), self.on_stuck)?);
         }
         self.awaited += u32::from(matches!(order, Order::MakeId(_) | Order::Open(_) | Order::Collect(_)));
         if let Some(thread) = &self.thread {
@@ -163,7 +187,7 @@ impl Nccl {
             }
             News::Collected(collected) => {
                 let Collected { session, round, floats, integers, divergence, pre_norm, post_norm } = *collected;
-                let digest = self.staging.take_result(&floats, &integers).ok_or(NcclError::Length)?;
+                let digest = self.staging()?.take_result(&floats, &integers).ok_or(NcclError::Length)?;
                 let result = ResultWhole { round, digest, divergence, pre_norm, post_norm };
                 Input::Collected { session, result }
             }
@@ -179,8 +203,9 @@ impl Nccl {
 
 impl<T: Trainee> Collectives<T> for Nccl {
     fn prepare(&mut self, trainee: &mut T, round: Round) -> Result<bool, Fault> {
-        let finite = self.staging.snapshot(trainee, round).map_err(fault)?;
-        let (floats, integers) = self.staging.contents();
+        let staging = self.staging()?;
+        let finite = staging.snapshot(trainee, round).map_err(fault)?;
+        let (floats, integers) = staging.contents();
         let load = Order::Load(floats.to_vec(), integers.to_vec());
         self.tell(load)?;
         Ok(finite)
@@ -211,13 +236,13 @@ impl<T: Trainee> Collectives<T> for Nccl {
     }
 
     fn keep(&mut self, trainee: &mut T, round: Round) -> Result<u64, Fault> {
-        let digest = self.staging.apply(trainee).map_err(fault)?;
+        let digest = self.staging()?.apply(trainee).map_err(fault)?;
         self.tell(Order::Settle { round, counts: true })?;
         Ok(digest)
     }
 
     fn put_back(&mut self, _trainee: &mut T, round: Round) -> Result<(), Fault> {
-        self.staging.forget();
+        self.staging()?.forget();
         Ok(self.tell(Order::Settle { round, counts: false })?)
     }
 }

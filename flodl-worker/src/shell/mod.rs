@@ -73,7 +73,7 @@ pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T,
     let (rank, incarnation) = (environment.rank, environment.incarnation);
     let (origin, patience) = (Instant::now(), links.control.patience);
     #[cfg(feature = "nccl")]
-    let nccl = nccl(&prepared, (rank, incarnation, patience))?;
+    let nccl = nccl(&prepared, (rank, incarnation, patience));
     let mut worker = prepared.begin((rank, incarnation), patience, time_since(origin));
     #[cfg(feature = "nccl")]
     {
@@ -99,19 +99,14 @@ pub fn run<T: Trainee>(environment: &Environment, job: Job<'_, T>) -> Result<(T,
 fn nccl<T: Trainee>(
     prepared: &Prepared<'_, T>,
     who: (Rank, flodl_wire::Incarnation, core::time::Duration),
-) -> Result<crate::nccl::Nccl, JobError> {
+) -> crate::nccl::Nccl {
     use crate::nccl::{Nccl, Place};
     let local = std::env::var("FLODL_LOCAL_RANK").ok().and_then(|local| local.parse().ok()).unwrap_or(0);
-    let nccl = Nccl::new(
-        who,
-        prepared.manifest(),
-        move || Place::find(local),
-        |status| {
-            note(format!("NCCL does not come back, so this process ends with status {status}"));
-            flodl_nccl::session::end_process(status)
-        },
-    );
-    Ok(nccl?)
+    let stuck = |status| {
+        note(format!("NCCL does not come back, so this process ends with status {status}"));
+        flodl_nccl::session::end_process(status)
+    };
+    Nccl::new(who, prepared.manifest().to_vec(), move || Place::find(local), stuck)
 }
 
 /// Events in, turns out, until it is over. All that has come is handled before each turn, and before any deadline.
