@@ -10,6 +10,7 @@ mod bench;
 mod build;
 mod cargo;
 mod ci;
+mod compare;
 mod cuda;
 mod disk;
 mod failure;
@@ -37,6 +38,8 @@ usage: cargo xtask COMMAND [ARGS]
                             failed and were skipped
   bench [NAME] [--json FILE] [--list]
                             run the benchmarks, or the one called NAME
+  compare quality [--json FILE]
+                            what averaging over unequal ranks costs in accuracy (compare quality --help)
   sim [OPTIONS]             run the whole system in virtual time, with faults (sim --help, docs/SIMULATOR.md)
   sim clusters [--json FILE]
                             compare ways to end a window on twelve clusters, in computed time
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "bench" => bench::run(&rest),
         "sim" => sim::run(&rest),
+        "compare" => compare::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "cuda-probe" => cuda::probe(&rest),
         "cuda-test" => cuda::test(&rest, cuda::Tier::Device, "cuda-test"),

@@ -25,6 +25,7 @@ Options:
     --data DIR       folder with the IDX files train-* and t10k-*, plain or .gz (default: the 10,000 digits of the examples)
     --limit N        use the first N training samples only
     --bn             normalise batches after each convolution
+    --lr RATE        learning rate (default: 0.05)
     --seed N         start from the parameters of this seed (default: 1); rank 0's are everybody's
     --help           print this
 ";
@@ -37,6 +38,7 @@ struct Options {
     limit: usize,
     normalised: bool,
     seed: i64,
+    lr: f64,
     faults: Faults,
 }
 
@@ -55,7 +57,7 @@ fn train(options: &Options) -> Result<(), Fault> {
     if train.sides() != (28, 28) || test.sides() != (28, 28) || train.classes().max(test.classes()) > 10 {
         return Err(format!("{} holds no digits of 28 x 28", options.data.display()).into());
     }
-    let (mean, deviation) = GREY;
+    let ((mean, deviation), lr) = (GREY, options.lr);
     tch::manual_seed(options.seed);
     let store = VarStore::new(torch::rank_device());
     let net = model::Net::new(&store.root(), options.normalised, &options.faults.bias_name());
@@ -64,7 +66,7 @@ fn train(options: &Options) -> Result<(), Fault> {
         .eval_set(TensorSet::images(&test, mean, deviation)?)
         .batch_size(64)
         .epochs(5)
-        .lr(|_| 0.05)
+        .lr(move |_| lr)
         .run()?;
     match outcome.version {
         Some(version) => println!("{} is done, it holds version {}", outcome.rank, version.0),
@@ -76,7 +78,8 @@ fn train(options: &Options) -> Result<(), Fault> {
 /// The options; `None` where the help is asked for.
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let data = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/softmax/data"));
-    let mut options = Options { data, limit: usize::MAX, normalised: false, seed: 1, faults: Faults::default() };
+    let mut options =
+        Options { data, limit: usize::MAX, normalised: false, seed: 1, lr: 0.05, faults: Faults::default() };
     while let Some(name) = args.next() {
         match name.as_str() {
             "--help" => return Ok(None),
@@ -90,6 +93,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
         match name.as_str() {
             "--data" => options.data = PathBuf::from(value?),
             "--limit" => options.limit = number(&name, &value?)?,
+            "--lr" => options.lr = number(&name, &value?)?,
             "--seed" => options.seed = number(&name, &value?)?,
             _ if options.faults.take(&name, value)? => {}
             _ => return Err(format!("unknown option {name}; --help lists the options")),

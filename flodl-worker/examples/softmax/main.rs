@@ -27,12 +27,13 @@ fn train(options: &Options) -> Result<(), Fault> {
     if train.classes().max(test.classes()) > model::CLASSES {
         return Err(format!("{} has labels above 9: these are not digits", options.data.display()).into());
     }
+    let start = options.lr;
     let model = model::Softmax::new(train.image_len(), options.faults.bias_name());
     let outcome = Trainer::new(options.faults.around(model), train)
         .eval_set(test)
         .batch_size(64)
         .epochs(8)
-        .lr(model::learning_rate)
+        .lr(move |at| model::learning_rate(start, at))
         .run()?;
     match outcome.version {
         Some(version) => println!("{} is done, it holds version {}", outcome.rank, version.0),

@@ -127,7 +127,7 @@ fn is_right(p: &[f32; CLASSES], label: u8) -> bool {
     p.iter().all(|&other| other <= p[usize::from(label)])
 }
 
-/// Falls in a straight line to a tenth. Averaging acts like a smaller step, so the start is above one rank's best.
-pub(crate) fn learning_rate(at: LrPosition) -> f64 {
-    0.1 * (1.0 - 0.9 * at.fraction())
+/// Falls from `start` in a straight line to a tenth. Averaging acts like a smaller step, so ranks begin above one rank's best.
+pub(crate) fn learning_rate(start: f64, at: LrPosition) -> f64 {
+    start * (1.0 - 0.9 * at.fraction())
 }

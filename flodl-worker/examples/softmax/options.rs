@@ -12,6 +12,7 @@ Trains multinomial logistic regression on handwritten digits. Start it under flo
 Options:
     --data DIR       folder with the IDX files train-* and t10k-*, plain or .gz (default: the 10,000 digits of this example)
     --limit N        use the first N training samples only
+    --lr RATE        learning rate at the start, a tenth of it at the end (default: 0.1)
     --help           print this
 ";
 
@@ -19,6 +20,7 @@ Options:
 pub(crate) struct Options {
     pub(crate) data: PathBuf,
     pub(crate) limit: usize,
+    pub(crate) lr: f64,
     pub(crate) faults: Faults,
 }
 
@@ -37,11 +39,12 @@ pub(crate) fn parse() -> Result<Options, ExitCode> {
 
 fn from(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     let data = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/softmax/data"));
-    let mut options = Options { data, limit: usize::MAX, faults: Faults::default() };
+    let mut options = Options { data, limit: usize::MAX, lr: 0.1, faults: Faults::default() };
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a value, or is unknown; --help lists the options"));
         match name.as_str() {
             "--data" => options.data = PathBuf::from(value?),
+            "--lr" => options.lr = number(&name, &value?)?,
             "--limit" => options.limit = number(&name, &value?)?,
             _ if options.faults.take(&name, value)? => {}
             _ => return Err(format!("unknown option {name}; --help lists the options")),
