@@ -52,14 +52,18 @@ fn samples() -> Vec<Sample> {
     // Evenly out of all that are short; each kind is among them.
     samples.retain(|sample| sample.frame.payload.len() <= 200);
     let every = samples.len();
-    let mut chosen: Vec<Sample> = samples
-        .into_iter()
-        .enumerate()
-        .filter(|(at, _)| at * 200 / every != (at + 1) * 200 / every)
-        .map(|(_, s)| s)
-        .collect();
+    let (mut chosen, left): (Vec<_>, Vec<_>) =
+        samples.into_iter().enumerate().partition(|(at, _)| at * 200 / every != (at + 1) * 200 / every);
     chosen.truncate(200);
-    chosen
+    let mut spare = 0;
+    for (place, sample) in left {
+        // Of a kind that is passed over otherwise.
+        if chosen.iter().all(|(_, other)| other.frame.kind != sample.frame.kind) {
+            chosen[spare] = (place, sample);
+            spare += 1;
+        }
+    }
+    chosen.into_iter().map(|(_, sample)| sample).collect()
 }
 
 /// The frame's bytes, and a fresh decoder for every attempt to read some.

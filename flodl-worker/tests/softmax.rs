@@ -22,7 +22,7 @@ fn seat<'a>(rank: u32, train: &'a LabelledImages, test: &'a LabelledImages) -> S
         trainee: model::Softmax::new(train.image_len(), "bias".to_owned()),
         train_set: Box::new(train),
         eval_set: Some(Box::new(test)),
-        schedule: Box::new(model::learning_rate),
+        schedule: Box::new(|at| model::learning_rate(0.1, at)),
         settings: TrainerSettings { batch_size: Some(64), epochs: Some(8), augment: None },
         callbacks: Callbacks::default(),
     };
