@@ -296,9 +296,8 @@ impl Controller {
     /// Now and then: is what the coordinator keeps of its members true?
     fn check_tally(&mut self, fab: &mut Fabric) {
         self.inputs += 1;
-        if self.inputs.is_multiple_of(TALLY_EVERY.max(u64::from(fab.options.ranks())))
-            && !self.core.members.tally_is_true()
-        {
+        let is_due = self.inputs.is_multiple_of(TALLY_EVERY.max(u64::from(fab.options.ranks())));
+        if is_due && !self.core.members.tally_is_true() {
             fab.ledger.broken(Rule::Tally, "what the coordinator keeps of who stands where is not where they stand");
         }
     }
