@@ -82,3 +82,24 @@ pub enum Input {
     /// once.
     Stop,
 }
+
+impl Input {
+    /// The session and the life of a rank that it speaks for. (Whom a fold waits for is named without one: that is the core's
+    /// to check.)
+    pub(crate) fn speaks_as(&self) -> Option<(SessionId, Rank, Incarnation)> {
+        match self {
+            Input::FromRank { session, rank, incarnation, .. } => Some((*session, *rank, *incarnation)),
+            Input::FromHost { session, report } => match report {
+                HostReport::RankUp { rank, incarnation, .. }
+                | HostReport::RankExited { rank, incarnation, .. }
+                | HostReport::RankNotStarted { rank, incarnation, .. }
+                | HostReport::RankLost { rank, incarnation, .. }
+                | HostReport::WillRestart { rank, incarnation } => Some((*session, *rank, *incarnation)),
+                // Whether it may speak for that life is the core's to say: its answer may be `Fenced`.
+                HostReport::RankState(_) | HostReport::CommitPart { .. } | HostReport::Back { .. } => None,
+                HostReport::Waiting { .. } | HostReport::Heartbeat | HostReport::Leaving => None,
+            },
+            _ => None,
+        }
+    }
+}

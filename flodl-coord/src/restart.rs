@@ -3,7 +3,8 @@
 //! Its hosts look for a controller at the old one's address and say what they know: the newest record of a commit that they
 //! kept, and where each rank stands. The newest record of all, the journal's among them, is what is true. One host gives
 //! back the consensus of that version, and then the run goes on as if every link had been lost: ranks are still in their
-//! windows or wait for the end of a round. A round that was open was applied by nobody; its ranks keep what they have
+//! windows or wait for the end of a round. How far the run is any of them may say; whose a rank is that lives, the journal
+//! says and its own host. A round that was open was applied by nobody; its ranks keep what they have
 //! trained and contribute it to the next one.
 
 use crate::agreement::Agreement;
@@ -216,7 +217,13 @@ impl Coordinator {
         }
         self.look_at_members(now);
         for input in deferred {
-            self.take(input, now);
+            // Whoever is back could say it; now it is known whose the ranks are.
+            let is_its_own = |(session, rank, incarnation)| {
+                self.speaks_for(session, rank, incarnation) || self.outlived(rank, incarnation)
+            };
+            if input.speaks_as().is_none_or(is_its_own) {
+                self.take(input, now);
+            }
         }
     }
 
@@ -228,16 +235,19 @@ impl Coordinator {
         (hosts, parted): (&BTreeMap<SessionId, Back>, &BTreeMap<HostId, Parted>),
         now: Time,
     ) -> (Vec<RankState>, Vec<Output>) {
-        let mut lives: BTreeMap<Rank, LifeRecord> =
-            known_lives(restored, commit).into_iter().map(|life| (life.rank, life)).collect();
+        let (mut lives, written) = (known_lives(restored, commit), written_lives(restored));
         let (mut states, mut turned_away) = (Vec::new(), Vec::new());
         let mut seats: BTreeMap<Rank, SessionId> = BTreeMap::new();
         for (&session, back) in hosts {
             for state in &back.states {
                 let RankState { rank, incarnation, .. } = *state;
                 let known = lives.get(&rank).copied();
-                // A life that began after the newest record is known to its host alone.
-                let is_later = known.is_none_or(|life| life.incarnation < incarnation);
+                // A life that began after the newest record is known to its host alone. It is no other's rank that lives.
+                let is_later = known.is_none_or(|life| life.incarnation < incarnation)
+                    && [known.as_ref(), written.get(&rank)]
+                        .into_iter()
+                        .flatten()
+                        .all(|life| may_claim(back.host, life));
                 let is_same = known.is_some_and(|life| {
                     (life.incarnation, life.host) == (incarnation, back.host) && is_living(life.standing)
                 });
@@ -403,7 +413,7 @@ impl Returning {
         let commit = self.newest();
         let lives = known_lives(&self.restored, commit.as_ref());
         let expected: BTreeSet<HostId> =
-            lives.iter().filter(|life| is_living(life.standing)).map(|life| life.host).collect();
+            lives.values().filter(|life| is_living(life.standing)).map(|life| life.host).collect();
         let said = |host: &HostId| self.hosts.values().any(|back| back.host == *host && back.said.is_some());
         expected.into_iter().filter(|host| !said(host)).collect()
     }
@@ -413,11 +423,11 @@ impl Returning {
         self.hosts.values().all(|back| back.said.is_some()) && self.missing().is_empty()
     }
 
-    /// The newest record of all. What was said by a host whose link broke again is as true.
+    /// The newest record of all, the journal's where none is newer. What a host said whose link broke again is as true.
     fn newest(&self) -> Option<CommitState> {
         let kept = self.hosts.values().map(|back| &back.record);
         let kept = kept.chain(self.parted.values().map(|parted| &parted.record)).filter_map(Keeper::state);
-        self.restored.commit.iter().chain(kept).max_by_key(|commit| commit.head().moment).cloned()
+        kept.chain(&self.restored.commit).max_by_key(|commit| commit.head().moment).cloned()
     }
 
     /// A host's link breaks; it may come once more until then.
@@ -492,14 +502,33 @@ fn is_living(standing: Standing) -> bool {
     matches!(standing, Standing::Coming | Standing::InRun)
 }
 
-/// The lives of the newest record, with what the journal knows beyond it where that record is its own.
-fn known_lives(restored: &Restored, commit: Option<&CommitState>) -> Vec<LifeRecord> {
+/// Whether a host may say that a rank goes on with it, which is known by that life.
+fn may_claim(host: HostId, known: &LifeRecord) -> bool {
+    known.host == host || !is_living(known.standing)
+}
+
+/// The lives that the journal knows.
+fn written_lives(restored: &Restored) -> BTreeMap<Rank, LifeRecord> {
+    let mut state = restored.commit.clone().unwrap_or_default();
+    state.set_lives(restored.lives.iter().copied());
+    state.lives().map(|life| (life.rank, *life)).collect()
+}
+
+/// The lives of the newest record. Where that is a host's, a rank that lives on one host as far as the journal knows is not
+/// another's for that.
+fn known_lives(restored: &Restored, commit: Option<&CommitState>) -> BTreeMap<Rank, LifeRecord> {
     let moment = |commit: &CommitState| commit.head().moment;
-    let mut state = commit.cloned().unwrap_or_default();
-    if commit.map(moment) == restored.commit.as_ref().map(moment) {
-        state.set_lives(restored.lives.iter().copied());
+    let written = written_lives(restored);
+    let Some(newer) = commit.filter(|&newer| Some(moment(newer)) != restored.commit.as_ref().map(moment)) else {
+        return written;
+    };
+    let mut lives: BTreeMap<Rank, LifeRecord> = newer.lives().map(|life| (life.rank, *life)).collect();
+    for (rank, life) in written {
+        if is_living(life.standing) && lives.get(&rank).is_none_or(|said| said.host != life.host) {
+            lives.insert(rank, life);
+        }
     }
-    state.lives().copied().collect()
+    lives
 }
 
 fn agreed(formed: Formed, tensors: Vec<TensorSpec>) -> Agreed {

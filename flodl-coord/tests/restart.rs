@@ -15,7 +15,7 @@ use flodl_wire::message::control::{Next, Part, RoundOutcome, WindowPlan};
 use flodl_wire::message::record::EventKind;
 use flodl_wire::message::report::{ExitStatus, FoldedPart, RankState};
 use flodl_wire::message::{Control, HostReport, Report};
-use flodl_wire::{HostId, Range, Rank, Round, SessionId, Time, Version, WindowId};
+use flodl_wire::{HostId, Incarnation, Range, Rank, Round, SessionId, Time, Version, WindowId};
 
 /// What a rank's relay keeps, and what the rank is doing.
 #[derive(Default)]
@@ -381,6 +381,105 @@ fn who_does_not_come_back_is_lost_and_the_rest_goes_on() {
         matches!(output, Output::ToHost { session: SessionId(200), control: Control::Refused { .. } })
     };
     assert!(script.outputs.iter().any(refused));
+}
+
+/// Both hosts of a run come back in that order, `liar` with more to say than it should.
+fn with_a_liar(past: Past, order: [u32; 2], liar: u32, lie: impl Fn(&mut Vec<HostReport>)) -> Script {
+    let newest = past.hosts.iter().filter_map(|host| host.version).max();
+    let tells = [0u32, 1].map(|rank| past.hosts[rank as usize].tells(rank, newest));
+    let mut script = past.resumed(0, &[]);
+    for (session, rank) in (100..).map(SessionId).zip(order) {
+        script.sessions[rank as usize] = session;
+        let host = HostId::from_name(&format!("host{rank}")).expect("a name");
+        script.take(Input::HostResumed { session, host, first: SessionId(u64::from(rank)) });
+        let mut reports = tells[rank as usize].clone();
+        if rank == liar {
+            lie(&mut reports);
+        }
+        for report in reports {
+            script.take(Input::FromHost { session, report });
+        }
+    }
+    restores(&mut script);
+    script
+}
+
+/// Says of the other's rank that it goes on here, in a later life.
+fn steal(reports: &mut Vec<HostReport>, rank: Rank) -> Incarnation {
+    let own = reports.iter().find_map(|report| match report {
+        HostReport::RankState(state) => Some((**state).clone()),
+        _ => None,
+    });
+    let incarnation = Incarnation(LIFE.0 + 1);
+    let stolen =
+        RankState { rank, incarnation, words: Vec::new(), plan: None, ..own.expect("it says where it stands") };
+    reports.insert(0, HostReport::RankState(Box::new(stolen)));
+    incarnation
+}
+
+/// A rank that lives stays with its own host, whatever another one says of it: that it goes on there, that it has ended, or
+/// a record in which it is that one's.
+#[test]
+fn a_host_that_is_back_does_not_take_another_hosts_rank() {
+    let orders = [[0, 1], [1, 0]];
+    for (order, liar) in orders.into_iter().flat_map(|order| [(order, 0), (order, 1)]) {
+        let victim = Rank(1 - liar);
+        let theirs = HostId::from_name(&format!("host{liar}")).expect("a name");
+        let states = |reports: &mut Vec<HostReport>| {
+            steal(reports, victim);
+        };
+        let ends = |reports: &mut Vec<HostReport>| {
+            let (status, last_lines) = (ExitStatus::Code(1), String::new());
+            let ended = HostReport::RankExited { rank: victim, incarnation: LIFE, status, last_lines };
+            reports.insert(0, ended);
+        };
+        let records = |reports: &mut Vec<HostReport>| {
+            for report in reports.iter_mut() {
+                if let HostReport::CommitPart { record, .. } = report {
+                    record.head.moment.round.0 += 1;
+                    record.lives.iter_mut().for_each(|life| life.host = theirs);
+                }
+            }
+            steal(reports, victim);
+        };
+        let forgets = |reports: &mut Vec<HostReport>| {
+            records(reports);
+            for report in reports.iter_mut() {
+                if let HostReport::CommitPart { record, .. } = report {
+                    record.lives.retain(|life| life.rank != victim);
+                }
+            }
+        };
+        let lies: [(&str, &dyn Fn(&mut Vec<HostReport>)); 4] =
+            [("states", &states), ("ends", &ends), ("records", &records), ("forgets", &forgets)];
+        for (steps, (name, lie)) in [1, 7].into_iter().flat_map(|steps| lies.map(|lie| (steps, lie))) {
+            let case = format!("{name} after {steps} steps, {order:?} come back, host{liar} lies");
+            let script = with_a_liar(Past::new(steps, &[0, 1]), order, liar, lie);
+            let session = |rank: u32| script.sessions[rank as usize];
+            let speaks = |by: u32, life: u32| script.coordinator.speaks_for(session(by), victim, Incarnation(life));
+            assert_eq!(script.deaths(), [], "{case}");
+            assert!(speaks(victim.0, LIFE.0) && !speaks(liar, LIFE.0) && !speaks(liar, LIFE.0 + 1), "{case}");
+            assert!(script.coordinator.speaks_for(session(liar), Rank(liar), LIFE), "{case}: its own");
+            assert!(told(&script, victim.0).contains(&Control::ControllerBack), "{case}");
+            let incarnation = Incarnation(LIFE.0 + 1);
+            let control = Control::Fenced { incarnation };
+            let fenced = Output::ToRank { session: session(liar), rank: victim, incarnation, control };
+            assert_eq!(script.outputs.contains(&fenced), name != "ends", "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_whose_life_was_over_may_go_on_with_another_host() {
+    let mut past = Past::new(1, &[0, 1]);
+    let host = HostId::from_name("host0").expect("a name");
+    let lost =
+        LifeRecord { rank: Rank(0), incarnation: LIFE, host, standing: Standing::Lost, losses: 1, missing: true };
+    past.journal.push(Entry::Lives(vec![lost]));
+    let script = with_a_liar(past, [1, 0], 1, |reports| {
+        steal(reports, Rank(0));
+    });
+    assert!(script.coordinator.speaks_for(script.sessions[1], Rank(0), Incarnation(LIFE.0 + 1)));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use crate::Input;
 use flodl_wire::codec::DecodeError;
-use flodl_wire::message::HostReport;
 use flodl_wire::{Frame, Incarnation, Kind, Rank, SessionId, Stream};
 
 /// A frame that a control connection has no business sending: the connection is closed.
@@ -30,26 +29,13 @@ pub(crate) fn input(session: SessionId, frame: &Frame) -> Result<Input, EdgeErro
 
 /// The rank that an input speaks for, with its life. (Whom a fold waits for is named without one: that is the core's to check.)
 pub(crate) fn speaker(input: &Input) -> Option<(Rank, Incarnation)> {
-    match input {
-        Input::FromRank { rank, incarnation, .. } => Some((*rank, *incarnation)),
-        Input::FromHost { report, .. } => match report {
-            HostReport::RankUp { rank, incarnation, .. }
-            | HostReport::RankExited { rank, incarnation, .. }
-            | HostReport::RankNotStarted { rank, incarnation, .. }
-            | HostReport::RankLost { rank, incarnation, .. }
-            | HostReport::WillRestart { rank, incarnation } => Some((*rank, *incarnation)),
-            // Whether it may speak for that life is the core's to say: its answer may be `Fenced`.
-            HostReport::RankState(_) | HostReport::CommitPart { .. } | HostReport::Back { .. } => None,
-            HostReport::Waiting { .. } | HostReport::Heartbeat | HostReport::Leaving => None,
-        },
-        _ => None,
-    }
+    input.speaks_as().map(|(_, rank, incarnation)| (rank, incarnation))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flodl_wire::message::{Control, Report};
+    use flodl_wire::message::{Control, HostReport, Report};
 
     const SESSION: SessionId = SessionId(3);
 
