@@ -9,6 +9,7 @@
 mod bits;
 mod console;
 mod digits;
+mod door;
 mod duties;
 mod faults;
 mod harness;
