@@ -35,6 +35,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// How long after the end connections may still take what was queued for them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -160,7 +161,7 @@ impl Setup {
         console.say(&format!("run {}, everything it leaves is in {}", config.run_id, dir.path().display()));
         console.say(&Deadlines::from_patience(config.patience).to_string());
         emulations(&config.slow).for_each(|text| console.say(&text));
-        let secret = Secret::from_bytes(random()?);
+        let secret = secret()?;
         let (summary, guard) = (args.summary.clone(), args.scheduling.guard);
         let (keep, wire) = (args.duties.keep_checkpoints, args.wire);
         if wire != Codec::F32 {
@@ -179,7 +180,7 @@ impl Setup {
 fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
     let factors = by_rank("--slow", &args.slow)?;
     let config = Config {
-        run_id: RunId(random()?),
+        run_id: run_id()?,
         world_size: ranks,
         min_ranks: args.min_ranks,
         mode: args.mode,
@@ -265,11 +266,21 @@ fn emulations(slow: &Slowing) -> impl Iterator<Item = String> {
     least.into_iter().chain(slow.factors.iter().map(factor).collect::<Vec<_>>())
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Failure> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::failed(format!("the system gives no random bytes: {error}")))?;
-    Ok(bytes)
+fn run_id() -> Result<RunId, Failure> {
+    let mut bytes = [0; 16];
+    randomise(&mut bytes)?;
+    Ok(RunId(bytes))
+}
+
+/// A new secret; its bytes are overwritten here whatever happens.
+fn secret() -> Result<Secret, Failure> {
+    let mut bytes = Zeroizing::new([0; 32]);
+    randomise(&mut bytes[..])?;
+    Ok(Secret::from_bytes(*bytes))
+}
+
+fn randomise(bytes: &mut [u8]) -> Result<(), Failure> {
+    getrandom::fill(bytes).map_err(|error| Failure::failed(format!("the system gives no random bytes: {error}")))
 }
 
 /// Coordinator and door of one run, ready to start.

@@ -1,6 +1,7 @@
 //! The folder that holds what a run leaves, and the files in it: whole or not there, and their owner's alone.
 
 use flodl_wire::limits::TICKET_TEXT;
+use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -149,13 +150,25 @@ pub(crate) fn read_small(path: &Path) -> Result<Vec<u8>, FileError> {
 }
 
 /// Writes `path` with mode 0600: under another name first, then renamed, so that nobody reads half of it and an older file
-/// with wider permissions does not lend them to this one.
+/// with wider permissions does not lend them to this one. What lies under that name is not written to, be it a link to a file
+/// of somebody else: it is taken away.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let write = || -> io::Result<()> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}", std::process::id()));
         let beside = path.with_file_name(name);
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        let open = || {
+            let nofollow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+            OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(nofollow).open(&beside)
+        };
+        let mut file = match open() {
+            // Of a process that died, and had the same number.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(&beside)?;
+                open()?
+            }
+            opened => opened?,
+        };
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
         let written = file.write_all(bytes).and_then(|()| fs::rename(&beside, path));
         if written.is_err() {
@@ -208,5 +221,26 @@ mod tests {
         write_private(&path, b"new").expect("can be written");
         assert_eq!((mode(&path), fs::read(&path).expect("can be read")), (0o600, b"new".to_vec()));
         assert_eq!(fs::read_dir(temp.path()).expect("can be listed").count(), 1);
+    }
+
+    #[test]
+    fn what_lies_in_the_way_is_not_written_to() {
+        let temp = tempfile::tempdir().expect("a temporary folder");
+        let path = temp.path().join("secret");
+        let beside = temp.path().join(format!("secret.{}", std::process::id()));
+        let elsewhere = temp.path().join("elsewhere");
+        fs::write(&elsewhere, "theirs").expect("can be written");
+        let in_the_way: [&dyn Fn(); 3] = [
+            &|| std::os::unix::fs::symlink(&elsewhere, &beside).expect("can be made"),
+            &|| fs::hard_link(&elsewhere, &beside).expect("can be made"),
+            &|| fs::write(&beside, "of one that died").expect("can be written"),
+        ];
+        for lay in in_the_way {
+            lay();
+            write_private(&path, b"ours").expect("can be written");
+            assert_eq!((mode(&path), fs::read(&path).expect("can be read")), (0o600, b"ours".to_vec()));
+            assert_eq!(fs::read(&elsewhere).expect("can be read"), b"theirs");
+            assert!(!path.is_symlink() && !beside.exists());
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 /// Bytes of a rank's keys.
 const KEYS_LEN: usize = 64;
@@ -42,17 +43,25 @@ pub enum KeyError {
 /// # Errors
 /// See [`KeyError`].
 pub(super) fn read_keys(fd: i32) -> Result<RankKeys, KeyError> {
-    let mut bytes = Vec::with_capacity(KEYS_LEN + 1);
-    let read = take(fd)?.take(KEYS_LEN as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| KeyError::Read { fd, kind: error.kind() })?;
-    let keys: Result<[u8; KEYS_LEN], _> = bytes.as_slice().try_into();
-    let keys = keys.map_err(|_| KeyError::Length { fd, found: bytes.len() });
-    bytes.fill(0);
-    keys.map(|mut keys| {
-        let parsed = RankKeys::from_bytes(&keys);
-        keys.fill(0);
-        parsed
-    })
+    // One byte more than there should be, and never moved: whichever way this ends, nothing of them stays behind.
+    let mut bytes = Zeroizing::new([0; KEYS_LEN + 1]);
+    let found = fill(&mut take(fd)?, &mut bytes[..]).map_err(|kind| KeyError::Read { fd, kind })?;
+    let keys = bytes[..found].try_into().map_err(|_| KeyError::Length { fd, found })?;
+    Ok(RankKeys::from_bytes(keys))
+}
+
+/// Reads until the end or until `bytes` are full. How many came.
+fn fill(file: &mut File, bytes: &mut [u8]) -> Result<usize, ErrorKind> {
+    let mut found = 0;
+    while found < bytes.len() {
+        match file.read(&mut bytes[found..]) {
+            Ok(0) => break,
+            Ok(more) => found += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.kind()),
+        }
+    }
+    Ok(found)
 }
 
 /// The descriptor as a file of ours. Those of the standard streams are never taken.
@@ -88,6 +97,16 @@ mod tests {
         let bytes: [u8; KEYS_LEN] = core::array::from_fn(|i| i as u8);
         let keys = read_keys(descriptor(&bytes)).unwrap();
         assert_eq!(*keys.to_bytes(), bytes);
+    }
+
+    #[test]
+    fn keys_that_come_in_pieces_are_read_whole() {
+        let (near, mut far) = std::io::pipe().unwrap();
+        let bytes: [u8; KEYS_LEN] = core::array::from_fn(|i| i as u8);
+        let writer = std::thread::spawn(move || bytes.chunks(7).for_each(|piece| far.write_all(piece).unwrap()));
+        let keys = read_keys(near.into_raw_fd()).unwrap();
+        assert_eq!(*keys.to_bytes(), bytes);
+        writer.join().unwrap();
     }
 
     #[test]
