@@ -419,6 +419,9 @@ fn steal(reports: &mut Vec<HostReport>, rank: Rank) -> Incarnation {
 
 /// A rank that lives stays with its own host, whatever another one says of it: that it goes on there, that it has ended, or
 /// a record in which it is that one's.
+/// What a host says, falsified.
+type Lie<'a> = (&'a str, &'a dyn Fn(&mut Vec<HostReport>));
+
 #[test]
 fn a_host_that_is_back_does_not_take_another_hosts_rank() {
     let orders = [[0, 1], [1, 0]];
@@ -450,8 +453,7 @@ fn a_host_that_is_back_does_not_take_another_hosts_rank() {
                 }
             }
         };
-        let lies: [(&str, &dyn Fn(&mut Vec<HostReport>)); 4] =
-            [("states", &states), ("ends", &ends), ("records", &records), ("forgets", &forgets)];
+        let lies: [Lie<'_>; 4] = [("states", &states), ("ends", &ends), ("records", &records), ("forgets", &forgets)];
         for (steps, (name, lie)) in [1, 7].into_iter().flat_map(|steps| lies.map(|lie| (steps, lie))) {
             let case = format!("{name} after {steps} steps, {order:?} come back, host{liar} lies");
             let script = with_a_liar(Past::new(steps, &[0, 1]), order, liar, lie);
