@@ -190,7 +190,8 @@ async fn small_link(keys: &Ticket, channel: Channel, session: SessionId) -> Link
     net::connect(&socket, &address).expect("somebody listens");
     let stream = Async::new(TcpStream::from(socket)).expect("can be watched");
     let (run_id, host_id) = (keys.run_id, keys.host_id);
-    let hello = Hello { role: Role::Relay { rank_count: 1 }, channel, session, run_id, host_id };
+    let (role, capabilities) = (Role::Relay { rank_count: 1 }, Capabilities::NONE);
+    let hello = Hello { role, channel, session, run_id, host_id, capabilities };
     let nonce = [if channel == Channel::Control { 5 } else { 6 }; 32];
     flodl_wire::io::connect(stream, hello, DialKeys::from(keys), nonce).await.expect("it is let in")
 }
