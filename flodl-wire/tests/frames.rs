@@ -20,6 +20,10 @@ fn direction(hello: Hello, up: bool) -> (Sealer, Opener) {
     if up { (dialled.sealer, accepted.opener) } else { (accepted.sealer, dialled.opener) }
 }
 
+/// The place of the one that is dropped among the samples; those of rounded chunks, of what is held and of who is left out
+/// follow.
+const DROPPED: usize = 10;
+
 /// A frame of each kind and the direction it belongs to.
 fn frames() -> Vec<(Hello, bool, Frame)> {
     let data = |stream, data: &Data| Frame::data(stream, Incarnation(2), data);
@@ -30,7 +34,9 @@ fn frames() -> Vec<(Hello, bool, Frame)> {
         (relay_hello(), true, Frame::host_report(&host_reports()[1]).unwrap()),
         (data_hello(), true, data(Stream::Rank(Rank(3)), &datas()[0])),
         (data_hello(), true, data(Stream::Host, &datas()[3])),
-        (data_hello(), true, data(Stream::Host, datas().last().unwrap())),
+        (data_hello(), true, data(Stream::Host, &datas()[DROPPED])),
+        (data_hello(), true, data(Stream::Host, &datas()[DROPPED + 3])),
+        (data_hello(), false, data(Stream::AllRanks, &datas()[DROPPED + 4])),
         (data_hello(), false, data(Stream::AllRanks, &datas()[1])),
         (data_hello(), false, data(Stream::AllRanks, &big)),
     ]
@@ -220,7 +226,10 @@ fn what_the_other_side_would_refuse_is_not_sealed() {
 fn data_payloads_are_checked_field_by_field() {
     let good = Frame::data(Stream::Host, Incarnation(0), &datas()[0]);
     let absent = Frame::data(Stream::Host, Incarnation(0), &datas()[3]);
-    let dropped = Frame::data(Stream::Host, Incarnation(0), datas().last().unwrap());
+    let dropped = Frame::data(Stream::Host, Incarnation(0), &datas()[DROPPED]);
+    let rounded = Frame::data(Stream::Host, Incarnation(0), &datas()[DROPPED + 1]);
+    let holds = Frame::data(Stream::Host, Incarnation(0), &datas()[DROPPED + 3]);
+    let left_out = Frame::data(Stream::AllRanks, Incarnation(0), &datas()[DROPPED + 4]);
     let with = |frame: &Frame, at: usize, bytes: &[u8]| {
         let mut payload = frame.payload.to_vec();
         payload[at..at + bytes.len()].copy_from_slice(bytes);
@@ -233,13 +242,18 @@ fn data_payloads_are_checked_field_by_field() {
     assert_eq!(with(&good, 16, &(-0.5f64).to_le_bytes()), mass);
     assert_eq!(with(&good, 28, &[9]), lengths(49, 48));
     assert_eq!(with(&good, 28, &u32::MAX.to_le_bytes()), lengths(40 + u32::MAX as usize, 48));
-    assert_eq!(with(&good, 32, &[1]), header("codec", 1));
-    assert_eq!(with(&good, 39, &[1]), header("reserved", 1));
+    assert_eq!(with(&good, 32, &[3]), header("codec", 3));
+    assert_eq!(with(&good, 33, &[1]), header("reserved", 1));
+    assert_eq!(with(&good, 39, &[1]), header("reserved", 1 << 24));
+    // The base is a version, so it is not before the first one.
+    let base = DecodeError::Invalid(Flaw::Number { what: "the base of a chunk" });
+    assert_eq!(with(&rounded, 36, &[5]), base);
+    assert_eq!(with(&left_out, 23, &[7]), header("reserved", 7));
     assert_eq!(with(&absent, 12, &[7]), header("why", 7));
     assert_eq!(with(&absent, 13, &[7]), header("reserved", 7));
     assert_eq!(with(&absent, 23, &[7]), header("reserved", 7));
     assert_eq!(with(&dropped, 16, &65_536u32.to_le_bytes()), DecodeError::Invalid(Flaw::Rank { rank: 65_536 }));
-    for (frame, least) in [(&good, 40), (&absent, 24), (&dropped, 24)] {
+    for (frame, least) in [(&good, 40), (&rounded, 40), (&absent, 24), (&dropped, 24), (&holds, 24), (&left_out, 24)] {
         for len in 0..least {
             let cut = Frame { payload: frame.payload.slice(..len), ..frame.clone() };
             assert_eq!(cut.to_data(), Err(lengths(least, len)));
