@@ -93,7 +93,7 @@ impl Host {
     async fn join(self, acceptor: Acceptor, root: Root) -> Result<(), String> {
         let (control, session) = self.connect(&acceptor).await?;
         let (up, down) = local_data_link::<Duplex, Duplex>();
-        root.serve(session, down, None);
+        root.serve(session, down);
         // The thread must not keep the controller's parts alive: the monitor ends when the last of them is gone.
         drop((acceptor, root));
         match run(self.config, Upstream { control, data: up }).await {

@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use crate::Input;
 use crate::shell::limits::PARTING;
-use crate::shell::{DataLink, Event, Reducer, Seat, ToRoot};
+use crate::shell::{DataLink, Event, Reducer, ToRoot};
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
 use flodl_relay::root::{Codec, Outer, Root as Reduce};
@@ -67,14 +67,13 @@ impl Root {
     }
 
     /// Gives the root a relay's data link.
-    pub(crate) fn serve<S>(&self, session: SessionId, link: RelayLink<S>, seat: Option<Seat>)
+    pub(crate) fn serve<S>(&self, session: SessionId, link: RelayLink<S>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (handle, events) = (self.handle.clone(), self.events.clone());
         let task = smol::spawn(async move {
             let end = handle.serve(session, link).await;
-            drop(seat);
             // A relay that is done closes both its connections, and what it said last is on the other one.
             Timer::after(PARTING).await;
             let error = format!("its data connection ended: {end}");
@@ -85,8 +84,8 @@ impl Root {
 
     /// Gives the root every data link that comes in by the door.
     pub(crate) async fn serve_all(self, links: Receiver<DataLink>) {
-        while let Ok(DataLink { session, link, seat }) = links.recv().await {
-            self.serve(session, RelayLink::Sealed(Box::new(link)), Some(seat));
+        while let Ok(DataLink { session, link }) = links.recv().await {
+            self.serve(session, RelayLink::Sealed(Box::new(link)));
         }
     }
 

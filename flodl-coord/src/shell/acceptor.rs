@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::driver::{Entrance, Event, Opened};
-use super::gate::{Door, Gate, Seat, Turn};
+use super::gate::{Door, Gate};
 use super::halfopen::Entry;
 use super::{limits, link};
 use async_channel::{Sender, WeakSender};
@@ -12,7 +12,6 @@ use flodl_wire::io::{Link, accept};
 use flodl_wire::message::record::Reason;
 use flodl_wire::{Channel, HandshakeError, Hello, HostId, Role, SessionId};
 use futures_lite::io::{AsyncRead, AsyncWrite};
-use rustix::net::listen;
 use smol::{Timer, future};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -25,8 +24,6 @@ pub struct DataLink {
     pub session: SessionId,
     /// The connection.
     pub link: Link<Async<TcpStream>>,
-    /// To be held for as long as it is open.
-    pub seat: Seat,
 }
 
 /// Takes connections in.
@@ -52,9 +49,6 @@ pub enum RejectedLink {
     /// It had to go, for newer ones.
     #[error("too many unfinished connections: the oldest is closed")]
     Crowded,
-    /// More connections than a host, or all hosts together, may have.
-    #[error("host {} has too many connections, or all hosts together have", .0.name())]
-    Full(HostId),
     /// Another connection of the same host came first.
     #[error("host {} is already here", .0.name())]
     Duplicate(HostId),
@@ -78,7 +72,6 @@ impl RejectedLink {
             RejectedLink::Handshake(_) => "broken-handshake",
             RejectedLink::Socket(_) | RejectedLink::Random(_) => "no-resources",
             RejectedLink::Crowded => "crowded",
-            RejectedLink::Full(_) => "too-many-connections",
             RejectedLink::Duplicate(_) | RejectedLink::NoSuchSession(_) => "turned-away",
         }
     }
@@ -98,24 +91,18 @@ impl Acceptor {
         Acceptor { gate, clock, events, data, busy: busy.downgrade() }
     }
 
-    /// Accepts for as long as it is polled. No peer and no error of the machine ends it, and no crowd slows it down: who waits
-    /// to be accepted waits behind strangers, and would wait for ever behind those who come faster than they are taken in.
+    /// Accepts for as long as it is polled. No peer and no error of the machine ends it.
     pub async fn listen(self, listener: Async<TcpListener>) {
-        // Without it a listener has the few places that it was made with.
-        listen(&listener, limits::BACKLOG).ok();
         loop {
-            let accepted = match listener.accept().await {
-                // Where no descriptor is left the system says so whether or not anybody is there.
-                Err(_) if listener.readable().await.is_ok() => listener.accept().await,
-                accepted => accepted,
-            };
-            match accepted {
-                Ok((stream, source)) => self.knock(stream, source),
+            match listener.accept().await {
+                Ok((stream, source)) => {
+                    if self.knock(stream, source) {
+                        // Who has just come needs a moment to show who it is, before it is the oldest itself.
+                        Timer::after(limits::CROWDED_REST).await;
+                    }
+                }
                 Err(error) => self.rest(&error).await,
             }
-            // All others have their turn before the next one is taken in: the run goes on, who goes for a newcomer closes,
-            // and the newcomer is heard. A member says who it is together with the last packet that makes a connection.
-            future::yield_now().await;
         }
     }
 
@@ -131,38 +118,42 @@ impl Acceptor {
         let door = Door::new(&self.gate, None);
         let (link, hello) = self.handshake(stream, &door).await?;
         let session = link.session;
-        self.enter((link, None), &hello).await?;
+        self.enter(link, &hello).await?;
         Ok(session)
     }
 
-    /// Out of descriptors, most likely: an unfinished connection gives its own back, and the loop goes on. It rests only where
-    /// there is none.
+    /// Out of descriptors, most likely: the oldest unfinished connection gives its own back, and the loop goes on.
     async fn rest(&self, error: &io::Error) {
+        self.gate.shed();
         let source = IpAddr::from([0, 0, 0, 0]);
-        self.notice(source, "accept-failed", || format!("a connection could not be accepted: {error}")).await;
-        // Whoever gave up before it was accepted took nothing.
-        if error.kind() != io::ErrorKind::ConnectionAborted && !self.gate.shed() {
-            Timer::after(limits::ACCEPT_REST).await;
-        }
+        self.notice(source, "accept-failed", &format!("a connection could not be accepted: {error}")).await;
+        Timer::after(limits::ACCEPT_REST).await;
     }
 
-    /// Takes in a connection. An older one may have to go for it.
-    fn knock(&self, stream: Async<TcpStream>, source: SocketAddr) {
+    /// Takes in a connection. Whether another one had to go for it.
+    fn knock(&self, stream: Async<TcpStream>, source: SocketAddr) -> bool {
         let (on_drop, dropped) = async_channel::bounded(1);
-        let entry = self.gate.knock(source.ip(), on_drop);
+        let (entry, closed) = self.gate.knock(source.ip(), on_drop);
+        let is_crowded = closed.is_some();
         let this = self.clone();
         smol::spawn(async move {
+            if let Some(closed) = closed {
+                this.notice(closed, "crowded", &format!("{closed}: {}", RejectedLink::Crowded)).await;
+            }
             let outcome = future::or(this.greet(stream, entry), async {
                 while dropped.recv().await.is_ok() {}
                 Err(RejectedLink::Crowded)
             });
             let outcome = outcome.await;
             this.gate.settle(entry);
-            if let Err(error) = outcome {
-                this.notice(source.ip(), error.code(), || format!("{source}: {error}")).await;
+            match outcome {
+                // Its line is written by the connection that pushed it out.
+                Ok(()) | Err(RejectedLink::Crowded) => {}
+                Err(error) => this.notice(source.ip(), error.code(), &format!("{source}: {error}")).await,
             }
         })
         .detach();
+        is_crowded
     }
 
     async fn greet(&self, stream: Async<TcpStream>, entry: Entry) -> Result<(), RejectedLink> {
@@ -172,10 +163,9 @@ impl Acceptor {
         let (link, hello) = self.handshake(stream, &door).await?;
         // Nobody pushes it out from here on, and it must not close before it is handed over.
         let _open = self.gate.settle(entry).ok_or(RejectedLink::Crowded)?;
-        let seat = self.gate.seat(hello.host_id).ok_or(RejectedLink::Full(hello.host_id))?;
         match hello.channel {
-            Channel::Control => self.enter((link, Some(seat)), &hello).await,
-            Channel::Data => self.enter_data(link, seat).await,
+            Channel::Control => self.enter(link, &hello).await,
+            Channel::Data => self.enter_data(link).await,
         }
     }
 
@@ -189,7 +179,7 @@ impl Acceptor {
     }
 
     /// Makes an authenticated control connection its host's session.
-    async fn enter<S>(&self, (link, seat): (Link<S>, Option<Seat>), hello: &Hello) -> Result<(), RejectedLink>
+    async fn enter<S>(&self, link: Link<S>, hello: &Hello) -> Result<(), RejectedLink>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -202,33 +192,29 @@ impl Acceptor {
             return Err(RejectedLink::Duplicate(hello.host_id));
         }
         let entrance = resumed.map_or(Entrance::With(rank_count), Entrance::Again);
-        self.enter_control((link, seat), hello.host_id, entrance).await;
+        self.enter_control(link, hello.host_id, entrance).await;
         Ok(())
     }
 
     /// Gives an authenticated data connection to the root.
-    async fn enter_data(&self, link: Link<Async<TcpStream>>, seat: Seat) -> Result<(), RejectedLink> {
+    async fn enter_data(&self, link: Link<Async<TcpStream>>) -> Result<(), RejectedLink> {
         let session = link.session;
-        let mut turn = self.gate.turn(session);
-        if let Turn::After(pending) = turn {
+        if let Some(pending) = self.gate.promised(session) {
             while pending.recv().await.is_ok() {}
-            turn = self.gate.turn(session);
         }
-        match turn {
-            Turn::Now if self.gate.enter_data(session) => {
-                // A root that is gone takes none, and the run ends for that reason.
-                self.data.send(DataLink { session, link, seat }).await.ok();
-                Ok(())
-            }
-            Turn::Parting => {
-                Timer::after(limits::PARTING).await;
-                Ok(())
-            }
-            Turn::Now | Turn::After(_) | Turn::Never => Err(RejectedLink::NoSuchSession(session)),
+        if self.gate.has_left(session) {
+            Timer::after(limits::PARTING).await;
+            return Ok(());
         }
+        if !self.gate.enter_data(session) {
+            return Err(RejectedLink::NoSuchSession(session));
+        }
+        // A root that is gone takes none, and the run ends for that reason.
+        self.data.send(DataLink { session, link }).await.ok();
+        Ok(())
     }
 
-    async fn enter_control<S>(&self, (link, seat): (Link<S>, Option<Seat>), host: HostId, entrance: Entrance)
+    async fn enter_control<S>(&self, link: Link<S>, host: HostId, entrance: Entrance)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -243,28 +229,27 @@ impl Acceptor {
         }
         let (gate, events, busy) = (Arc::clone(&self.gate), self.events.clone(), self.busy.upgrade());
         let done = opened.clone();
-        let seat = Arc::new(seat);
-        let seat_too = Arc::clone(&seat);
         smol::spawn(async move {
             let mut reader = reader;
             link::read_control(session, &mut reader, &done, &events).await;
             gate.leave(session);
             link::discard(reader).await;
-            drop((busy, seat));
+            drop(busy);
         })
         .detach();
         let (events, busy) = (self.events.clone(), self.busy.upgrade());
         smol::spawn(async move {
             link::write_control(session, writer, (queued, opened), events).await;
-            drop((busy, seat_too));
+            drop(busy);
         })
         .detach();
     }
 
-    /// One line a minute per source and kind of trouble, and not too many of all.
-    async fn notice(&self, source: IpAddr, code: &'static str, text: impl FnOnce() -> String) {
+    /// One line a minute per source and kind of trouble.
+    async fn notice(&self, source: IpAddr, code: &'static str, text: &str) {
         if let Some(kept_back) = self.gate.may_say(source, code, self.clock.now()) {
-            let reason = Reason::new(code, format!("{}{kept_back}", text()));
+            let more = if kept_back == 0 { String::new() } else { format!(" ({kept_back} more like this before)") };
+            let reason = Reason::new(code, format!("{text}{more}"));
             self.events.send(Event::Notice(reason)).await.ok();
         }
     }

@@ -2,7 +2,7 @@
 
 use super::halfopen::{Entry, HalfOpen};
 use super::limits;
-use super::quiet::{Kept, Quiet};
+use super::quiet::Quiet;
 use async_channel::{Receiver, Sender};
 use core::time::Duration;
 use flodl_wire::handshake::{Accept, Admission};
@@ -10,7 +10,7 @@ use flodl_wire::secret::{GateKey, PeerKey, Secret};
 use flodl_wire::{Capabilities, Channel, Hello, HostId, Role, RunId, SessionId, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What every connection of a run is measured by.
 #[derive(Debug)]
@@ -35,10 +35,7 @@ struct Table {
     promised: BTreeMap<SessionId, Promise>,
     sessions: BTreeMap<SessionId, Session>,
     /// Those that ended last, oldest first. A relay that is refused may be dialling for data, and has yet to read why.
-    left: VecDeque<Left>,
-    /// Connections that are open, of each host that has any.
-    seats: BTreeMap<HostId, usize>,
-    seats_taken: usize,
+    left: VecDeque<(SessionId, HostId)>,
     half_open: HalfOpen<Sender<()>>,
     quiet: Quiet,
 }
@@ -48,50 +45,6 @@ struct Promise {
     host: HostId,
     /// Closes when the handshake is over, one way or the other.
     pending: Receiver<()>,
-    /// Its data connection is there, and waits for that.
-    has_data: bool,
-}
-
-/// A session that is over.
-#[derive(Debug)]
-struct Left {
-    session: SessionId,
-    host: HostId,
-    /// Its data connection has come since, and hears what was said last.
-    has_data: bool,
-}
-
-/// What is to be done with an authenticated data connection.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    /// Nothing more.
-    Now,
-    /// The handshake that begins its session goes on until this closes.
-    After(Receiver<()>),
-    /// It stays for what is said last, for its session is over.
-    Parting,
-    /// Its session has one.
-    Never,
-}
-
-/// An open connection of a host; it is one less when this is dropped.
-#[derive(Debug)]
-pub struct Seat {
-    gate: Arc<Gate>,
-    host: HostId,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut table = self.gate.table();
-        table.seats_taken -= 1;
-        if let Some(seats) = table.seats.get_mut(&self.host) {
-            *seats -= 1;
-            if *seats == 0 {
-                table.seats.remove(&self.host);
-            }
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -124,9 +77,10 @@ impl Gate {
         Gate { generation, ..self }
     }
 
-    /// A new connection from `source`; `on_drop` is dropped when it must go. An older one may go for it.
-    pub(crate) fn knock(&self, source: IpAddr, on_drop: Sender<()>) -> Entry {
-        self.table().half_open.open(source.into(), on_drop).0
+    /// A new connection from `source`; `on_drop` is dropped when it must go. Also where the one that went for it came from.
+    pub(crate) fn knock(&self, source: IpAddr, on_drop: Sender<()>) -> (Entry, Option<IpAddr>) {
+        let (entry, closed) = self.table().half_open.open(source, on_drop);
+        (entry, closed.map(|(source, _)| source))
     }
 
     /// The half-open connection is one no more; gives back its `on_drop`, which still closes it.
@@ -134,23 +88,14 @@ impl Gate {
         self.table().half_open.close(entry)
     }
 
-    /// Closes a half-open connection, to have its descriptor back. Whether there is one.
-    pub(crate) fn shed(&self) -> bool {
-        self.table().half_open.shed().is_some()
+    /// Closes the oldest half-open connection, to have its descriptor back.
+    pub(crate) fn shed(&self) {
+        self.table().half_open.shed();
     }
 
-    /// Counts an authenticated connection of that host. `None` where it, or all hosts together, have as many as there may be.
-    pub(crate) fn seat(self: &Arc<Gate>, host: HostId) -> Option<Seat> {
-        let mut table = self.table();
-        table.has_room(host).ok()?;
-        *table.seats.entry(host).or_default() += 1;
-        table.seats_taken += 1;
-        Some(Seat { gate: Arc::clone(self), host })
-    }
-
-    /// Whether there may be a line about that trouble with `source` now, and what was kept back.
-    pub(crate) fn may_say(&self, source: IpAddr, trouble: &'static str, now: Time) -> Option<Kept> {
-        self.table().quiet.may_say((source.into(), trouble), now)
+    /// Whether there may be a line about that trouble with `source` now, and how many were kept back.
+    pub(crate) fn may_say(&self, source: IpAddr, trouble: &'static str, now: Time) -> Option<u64> {
+        self.table().quiet.may_say((source, trouble), now)
     }
 
     /// Makes the authenticated control connection the host's session. False where the host has one by now, unless it is to be
@@ -166,18 +111,9 @@ impl Gate {
         true
     }
 
-    /// What an authenticated data connection of `session` has to do first. One at a time waits for anything.
-    pub(crate) fn turn(&self, session: SessionId) -> Turn {
-        let mut table = self.table();
-        let Table { promised, left, .. } = &mut *table;
-        let (has_data, turn) = if let Some(promise) = promised.get_mut(&session) {
-            (&mut promise.has_data, Turn::After(promise.pending.clone()))
-        } else if let Some(left) = left.iter_mut().find(|left| left.session == session) {
-            (&mut left.has_data, Turn::Parting)
-        } else {
-            return Turn::Now;
-        };
-        if std::mem::replace(has_data, true) { Turn::Never } else { turn }
+    /// What closes when the handshake that would begin `session` is over, where there is one.
+    pub(crate) fn promised(&self, session: SessionId) -> Option<Receiver<()>> {
+        self.table().promised.get(&session).map(|promise| promise.pending.clone())
     }
 
     /// Makes the authenticated data connection its session's. False where it has one by now, or is gone.
@@ -194,12 +130,17 @@ impl Gate {
     /// The session is over; its host may come again.
     pub(crate) fn leave(&self, session: SessionId) {
         let mut table = self.table();
-        if let Some(Session { host, has_data, .. }) = table.sessions.remove(&session) {
+        if let Some(Session { host, .. }) = table.sessions.remove(&session) {
             if table.left.len() == limits::SESSIONS_LEFT {
                 table.left.pop_front();
             }
-            table.left.push_back(Left { session, host, has_data });
+            table.left.push_back((session, host));
         }
+    }
+
+    /// Whether the session ended not long ago.
+    pub(crate) fn has_left(&self, session: SessionId) -> bool {
+        self.table().left.iter().any(|(left, _)| *left == session)
     }
 
     /// The answer to a hello with a good gate tag.
@@ -213,9 +154,6 @@ impl Gate {
         }
         let host = hello.host_id;
         let mut table = self.table();
-        if !local {
-            table.has_room(host)?;
-        }
         match hello.channel {
             Channel::Control if rank_count == 0 => Err("a host joins with at least one rank: give -n".to_owned()),
             Channel::Control => match table.sessions.iter().find(|(_, session)| session.host == host) {
@@ -229,40 +167,23 @@ impl Gate {
                     Ok(SessionId(table.last_session))
                 }
             },
-            Channel::Data => match table.has_data(hello.session, host) {
-                Some(true) => Err(format!("{} has its data connection already", hello.session)),
-                None => Err(format!("{} is not a session of host {}", hello.session, host.name())),
-                Some(false) => Ok(hello.session),
-            },
+            Channel::Data => {
+                let promised = table.promised.get(&hello.session).is_some_and(|promise| promise.host == host);
+                let known = promised || table.left.contains(&(hello.session, host));
+                match table.sessions.get(&hello.session).filter(|session| session.host == host) {
+                    Some(session) if session.has_data => {
+                        Err(format!("{} has its data connection already", hello.session))
+                    }
+                    None if !known => Err(format!("{} is not a session of host {}", hello.session, host.name())),
+                    _ => Ok(hello.session),
+                }
+            }
         }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         // Every change leaves the table whole, so one made by a thread that panicked later is as good as any.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Table {
-    /// Whether a session of that host, begun or promised or over, has its data connection; `None` where it is none.
-    fn has_data(&self, session: SessionId, host: HostId) -> Option<bool> {
-        let begun = self.sessions.get(&session).map(|session| (session.host, session.has_data));
-        let promised = || self.promised.get(&session).map(|promise| (promise.host, promise.has_data));
-        let over = || self.left.iter().find(|left| left.session == session).map(|left| (left.host, left.has_data));
-        let (of, has_data) = begun.or_else(promised).or_else(over)?;
-        (of == host).then_some(has_data)
-    }
-
-    /// Whether one more connection of that host is taken.
-    fn has_room(&self, host: HostId) -> Result<(), String> {
-        let (all, own) = (self.seats_taken, self.seats.get(&host).copied().unwrap_or_default());
-        if own >= limits::CONNECTIONS_PER_HOST {
-            return Err(format!("host {} has {own} connections already: it may dial again in a while", host.name()));
-        }
-        if all >= limits::CONNECTIONS_MAX {
-            return Err(format!("the controller has {all} connections already, which is all that it takes"));
-        }
-        Ok(())
     }
 }
 
@@ -298,12 +219,12 @@ impl Admission for Door<'_> {
 
     fn decide(&self, hello: &Hello) -> Result<Accept, String> {
         if let Some(entry) = self.entry {
-            self.gate.table().half_open.gate(entry, hello.host_id);
+            self.gate.table().half_open.gate(entry);
         }
         let session = self.gate.answer(hello, self.entry.is_none())?;
         if hello.channel == Channel::Control {
             let (keep, pending) = async_channel::bounded(1);
-            self.gate.table().promised.insert(session, Promise { host: hello.host_id, pending, has_data: false });
+            self.gate.table().promised.insert(session, Promise { host: hello.host_id, pending });
             *self.promise.lock().unwrap_or_else(PoisonError::into_inner) = Some((session, keep));
         }
         // Nothing is stored per host: its key follows from the secret.
@@ -370,8 +291,8 @@ mod tests {
 
         gate.leave(session);
         assert!(!gate.enter_data(session));
-        assert!(gate.answer(&data, false).expect_err("it had one").contains("already"));
-        assert!(matches!(gate.turn(SessionId(99)), Turn::Now));
+        assert_eq!(gate.answer(&data, false), Ok(session), "it may still hear why");
+        assert!(gate.has_left(session) && !gate.has_left(SessionId(99)));
         assert_ne!(gate.answer(&a, false), Ok(session), "numbers are not used again");
     }
 
@@ -384,58 +305,12 @@ mod tests {
         assert_eq!(gate.answer(&data, false), Ok(session));
         assert!(gate.answer(&hello("b", Channel::Data, session), false).is_err(), "another host's session");
         assert!(!gate.enter_data(session), "not before its control");
-        let Turn::After(pending) = gate.turn(session) else { panic!("its handshake goes on") };
-        // One waits, and one only: also of those that were let in before it did.
-        assert!(matches!(gate.turn(session), Turn::Never));
-        assert!(gate.answer(&data, false).expect_err("one waits").contains("already"));
+        let pending = gate.promised(session).expect("its handshake goes on");
         assert!(gate.enter(session, (data.host_id, None)));
         assert!(!pending.is_closed());
         drop(door);
-        assert!(pending.is_closed() && matches!(gate.turn(session), Turn::Now));
+        assert!(pending.is_closed() && gate.promised(session).is_none());
         assert!(gate.enter_data(session));
-    }
-
-    #[test]
-    fn a_session_that_is_over_keeps_one_data_connection_for_its_last_words() {
-        let gate = gate(true);
-        let session = gate.answer(&control("a"), false).expect("is new");
-        assert!(gate.enter(session, (control("a").host_id, None)));
-        gate.leave(session);
-        let data = hello("a", Channel::Data, session);
-        assert_eq!(gate.answer(&data, false), Ok(session), "it may still hear why");
-        assert!(!gate.enter_data(session));
-        assert!(matches!(gate.turn(session), Turn::Parting));
-        assert!(matches!(gate.turn(session), Turn::Never));
-        assert!(gate.answer(&data, false).is_err());
-    }
-
-    #[test]
-    fn connections_are_counted_for_each_host_and_for_all() {
-        let gate = Arc::new(gate(true));
-        let host = |n: usize| control(&format!("host{n}"));
-        let seats =
-            |n: usize, most: usize| std::iter::from_fn(|| gate.seat(host(n).host_id)).take(most).collect::<Vec<_>>();
-        let greedy = seats(0, usize::MAX);
-        assert_eq!(greedy.len(), limits::CONNECTIONS_PER_HOST);
-        assert!(gate.answer(&host(0), false).expect_err("too many").contains("host0 has 32 connections already"));
-        assert!(gate.answer(&host(1), false).is_ok(), "another host's business");
-        let mut others = Vec::new();
-        let mut open = greedy.len();
-        for n in 1.. {
-            let more = seats(n, 2);
-            open += more.len();
-            others.extend(more);
-            if open == limits::CONNECTIONS_MAX {
-                break;
-            }
-        }
-        assert!(gate.seat(host(9999).host_id).is_none());
-        assert!(gate.answer(&host(9999), false).expect_err("full").contains("4096 connections already"));
-        others.pop();
-        assert!(gate.answer(&host(9999), false).is_ok(), "one has gone");
-        drop((greedy, others));
-        let table = gate.table();
-        assert!(table.seats.is_empty() && table.seats_taken == 0, "all are given back");
     }
 
     #[test]

@@ -15,17 +15,11 @@ pub const SAVES: usize = 4;
 pub const JOURNAL: usize = 1024;
 /// Ranks that a relay spoke for without leave, remembered so that each is reported once.
 pub(crate) const REFUSED_SPEAKERS: usize = 1024;
-/// Handshakes that may be under way at a time in the name of one host and from one address: its two connections, and some
-/// that broke.
-pub(crate) const GATED_PER_KEY: usize = 8;
-/// Connections of authenticated hosts, two each.
-pub(crate) const CONNECTIONS_MAX: usize = 4096;
-/// The same, of one host: two, and those that it has left behind and that are on their way out.
-pub(crate) const CONNECTIONS_PER_HOST: usize = 32;
-/// Connections that the system completes ahead of their being accepted, where it allows so many.
-pub(crate) const BACKLOG: i32 = 4096;
-/// How long accepting rests where the machine refuses connections, and no stranger is there to make room.
+/// How long accepting rests after the machine refused a connection (no descriptor left).
 pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How long accepting rests after a connection for which another one had to go: so the sixteenth of a source has had 80 ms
+/// to show who it is.
+pub(crate) const CROWDED_REST: Duration = Duration::from_millis(5);
 /// Sessions that have ended and are still remembered.
 pub(crate) const SESSIONS_LEFT: usize = 64;
 /// How long the data connection of an ended session stays open, so that its relay reads first what its control connection

@@ -15,9 +15,8 @@ mod halfopen;
 pub mod limits;
 mod link;
 mod quiet;
-mod source;
 
 pub use acceptor::{Acceptor, DataLink, RejectedLink};
 pub use clock::Clock;
 pub use driver::{Driver, Event, Opened, Ports, Reducer, Saves, ToRoot, settle};
-pub use gate::{Gate, Seat};
+pub use gate::Gate;

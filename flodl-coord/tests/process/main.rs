@@ -9,7 +9,6 @@
 mod bits;
 mod console;
 mod digits;
-mod door;
 mod duties;
 mod faults;
 mod harness;
