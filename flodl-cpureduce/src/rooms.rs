@@ -9,21 +9,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Memory that was freed and is taken again is given back to the system in between, by most allocators, and touching it for
 /// the first time again takes longer than all arithmetic on it.
 #[derive(Debug, Clone, Default)]
-pub struct Rooms(Arc<Mutex<Vec<BytesMut>>>);
+pub struct Rooms(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    free: Vec<BytesMut>,
+    /// Taken, and not given back yet.
+    out: usize,
+}
 
 impl Rooms {
     /// Memory that nobody uses, of any length; none, where there is none.
     #[must_use]
     pub fn take(&self) -> BytesMut {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.out += 1;
+        kept.free.pop().unwrap_or_default()
     }
 
-    /// Keeps memory that is not needed any more, unless somebody else still holds it.
+    /// Keeps memory that is not needed any more, unless somebody else still holds it, or more would be kept than was taken.
     pub fn give(&self, memory: Bytes) {
         if let Ok(room) = memory.try_into_mut()
             && room.capacity() > 0
         {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.out > 0 {
+                kept.out -= 1;
+                kept.free.push(room);
+            }
         }
     }
 }
@@ -45,5 +58,14 @@ mod tests {
         assert_eq!(rooms.take().as_ptr(), at);
         assert_eq!(rooms.take().capacity(), 0, "what is held is nobody else's");
         assert_eq!(held.len(), 64);
+    }
+
+    #[test]
+    fn what_nobody_took_is_not_kept() {
+        let rooms = Rooms::default();
+        (0..100).for_each(|_| rooms.give(vec![1; 64].into()));
+        assert_eq!(rooms.take().capacity(), 0, "a fold that takes nothing is given nothing");
+        (0..100).for_each(|_| rooms.give(vec![1; 64].into()));
+        assert_eq!([rooms.take().capacity(), rooms.take().capacity()], [64, 0], "as much as was out");
     }
 }

@@ -12,10 +12,12 @@
 //! futex, for [`NAP`] at most; whoever makes something available wakes the other side only where that has said so ([`Bell`]).
 //!
 //! **What holds whatever the other side does.** A segment is sealed: its size can never change again, so no access faults, and
-//! after it was laid out nobody but the relay can write to the board. Each side checks size and seals of what it is handed and
+//! after it was laid out nobody but the relay can map the board for writing. (A process that was handed it could have mapped it
+//! before, against the protocol: ranks of one host run as one user and trust each other that far.) Each side checks size and
+//! seals of what it is handed and
 //! keeps its own counters; of what the other side writes it takes only flags, and numbers that it copies once and checks. All
-//! else is the elements of a model, which are valid whatever their bits. A rank that writes where it should not spoils its own
-//! contribution, and that only while it is folded. A segment is memory of its processes and goes with the last of them.
+//! else is the elements of a model, which are valid whatever their bits. A rank that writes where it should not changes its own
+//! contribution while it is folded. A segment is memory of its processes and goes with the last of them.
 //!
 //! **`unsafe`.** Mapping memory, and making slices of it, is in `segment` and in the few lines of the others that say which
 //! slot is whose. Rust's memory model has no word for a slice that another process writes meanwhile. The protocol hands each

@@ -19,7 +19,7 @@ use std::time::Instant;
 const TWICE_EVERY: u64 = 16;
 
 /// Seeds that the self-test tries for each protection.
-const MUTANT_SEEDS: u64 = 2000;
+const MUTANT_SEEDS: u64 = 5000;
 
 /// What came of many seeds.
 #[derive(Debug, Default)]

@@ -139,8 +139,8 @@ impl Half {
     fn put(&mut self, index: u32, data: &[u8]) -> bool {
         let fits = |spec: &ChunkSpec| index == self.next && spec.bytes as usize == data.len();
         let Some(spec) = self.layout.chunk(index).filter(fits) else { return false };
-        // SAFETY: ranks read this chunk only once the count below says that it is there, nobody but this side can write the
-        // board, and no other slice of it is held here.
+        // SAFETY: ranks read this chunk only once the count below says that it is there, nobody but this side has mapped the
+        // board for writing, and no other slice of it is held here.
         let room = unsafe { self.segment.bytes_mut(place(&self.layout, self.side, &spec), data.len()) };
         room.copy_from_slice(data);
         self.digest.update(data);

@@ -199,8 +199,9 @@ impl AsRef<[u8]> for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.lent[self.slot].store(false, Ordering::Release);
+        // In this order: a slot that is not lent any more is free already, and cannot be read again.
         words(&self.segment, self.slot).state.store(FREE, Ordering::Release);
+        self.lent[self.slot].store(false, Ordering::Release);
         Bell::new(Arc::clone(&self.segment), BELL).ring();
     }
 }

@@ -9,7 +9,7 @@ use async_channel::{Receiver, Sender};
 use core::task::{Context, Waker};
 use core::time::Duration;
 use flodl_cpureduce::Rooms;
-use flodl_cpureduce::shm::{Bell, LaneReader, NAP, Note, Sent};
+use flodl_cpureduce::shm::{Bell, LaneReader, NAP, Note, SLOTS, Sent};
 use flodl_wire::message::Data;
 use flodl_wire::message::data::{AbsentWhy, Chunk, Codec};
 use flodl_wire::{Incarnation, Rank, Round, Version};
@@ -147,7 +147,8 @@ impl Folding {
             Incoming::Data((rank, incarnation), data) => self.feed(Input::Data { rank, incarnation, data }),
             Incoming::Ended((rank, incarnation)) => {
                 // What it sent before its end counts, and the memory outlives it.
-                while self.lanes.get(&(rank, incarnation)).is_some_and(LaneReader::has_next) {
+                // No more than a lane holds: a rank whose connection is closed may write on.
+                for _ in 0..SLOTS {
                     self.take_from_lane((rank, incarnation));
                 }
                 self.lanes.remove(&(rank, incarnation));

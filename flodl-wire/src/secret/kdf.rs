@@ -5,6 +5,25 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+/// Stack that is overwritten after a key was worked with: more than HKDF and HMAC use of it.
+const STACK: usize = 4096;
+
+/// Runs what works with a key in a frame of its own, and overwrites that part of the stack: hashing copies keys around there, and
+/// what lies in it later gets into other memory as the padding of values.
+fn apart<R>(work: impl FnOnce() -> R) -> R {
+    #[inline(never)]
+    fn alone<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+    #[inline(never)]
+    fn overwrite() {
+        core::hint::black_box(&mut [0u8; STACK]);
+    }
+    let result = alone(work);
+    overwrite();
+    result
+}
+
 /// Bytes of a whole tag.
 pub(crate) const TAG_LEN: usize = 32;
 
@@ -30,26 +49,30 @@ impl Key {
 
     /// HKDF-Extract.
     pub(crate) fn extract(salt: &[u8], ikm: &[u8; 32]) -> Key {
-        let (mut prk, _) = Hkdf::<Sha256>::extract(Some(salt), ikm);
-        let key = Key::fill(|key| key.copy_from_slice(&prk));
-        zeroize::Zeroize::zeroize(prk.as_mut_slice());
-        key
+        apart(|| {
+            let (mut prk, _) = Hkdf::<Sha256>::extract(Some(salt), ikm);
+            let key = Key::fill(|key| key.copy_from_slice(&prk));
+            zeroize::Zeroize::zeroize(prk.as_mut_slice());
+            key
+        })
     }
 
     /// HKDF-Expand of this key with the concatenated `info`, 32 bytes.
     pub(crate) fn expand(&self, info: &[&[u8]]) -> Key {
-        let hkdf = Hkdf::<Sha256>::from_prk(self.bytes()).expect("a key is as long as HKDF asks for");
-        Key::fill(|key| hkdf.expand_multi_info(info, key).expect("32 bytes are one HKDF block"))
+        apart(|| {
+            let hkdf = Hkdf::<Sha256>::from_prk(self.bytes()).expect("a key is as long as HKDF asks for");
+            Key::fill(|key| hkdf.expand_multi_info(info, key).expect("32 bytes are one HKDF block"))
+        })
     }
 
     /// HMAC of the concatenated `parts`.
     pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_LEN] {
-        self.mac(parts).finalize().into_bytes().into()
+        apart(|| self.mac(parts).finalize().into_bytes().into())
     }
 
     /// Whether `tag` is the beginning (or all) of the HMAC of the concatenated `parts`, in constant time.
     pub(crate) fn verifies(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
-        self.mac(parts).verify_truncated_left(tag).is_ok()
+        apart(|| self.mac(parts).verify_truncated_left(tag).is_ok())
     }
 
     fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
