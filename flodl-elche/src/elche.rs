@@ -17,7 +17,7 @@ use crate::mode::Policy;
 use crate::promise::Promise;
 use crate::roster::Roster;
 use crate::span::Slot;
-use crate::speed::{Shift, Speed, median_in};
+use crate::speed::{Shift, Speed, is_usable, median_in};
 use crate::split::Split;
 use crate::state::{Remembered, State};
 use crate::tail::{self, Tail};
@@ -269,7 +269,10 @@ impl Cadence for Elche {
         if sample.batches > 0 && self.open == Open::Planned {
             self.open = Open::Moved;
         }
-        self.settle_election();
+        // A report that counts for nothing does not hold an election by when it came either.
+        if !self.settings.deterministic && self.roster.members.contains_key(&slot) && is_usable(sample) {
+            self.settle_election();
+        }
         let Some(speed) = self.roster.members.get_mut(&slot) else {
             self.changes.push(Change::SampleRejected { slot, why: Rejected::NotAMember });
             return;

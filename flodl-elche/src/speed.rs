@@ -133,6 +133,11 @@ impl Speed {
     }
 }
 
+/// Whether a report's times can be believed.
+pub(crate) fn is_usable(sample: WindowSample) -> bool {
+    split_sample(sample).is_ok()
+}
+
 /// A window's seconds a batch, and its fill.
 fn split_sample(sample: WindowSample) -> Result<(f64, f64), Rejected> {
     let batch = sample.batch().ok_or(Rejected::NoBatches)?;
