@@ -195,7 +195,21 @@ fn config(args: &TrainingArgs, ranks: u32) -> Result<Config, Failure> {
         duties: duties(&args.duties),
     };
     config.validate().map_err(Failure::usage)?;
+    fits_nccl(args)?;
     Ok(config)
+}
+
+/// What averages over NCCL are not made with is refused: ranks are not told of it.
+fn fits_nccl(args: &TrainingArgs) -> Result<(), Failure> {
+    let outer = args.outer.filter(|rule| *rule != OuterRule::Average).map(|rule| format!("--outer {rule}"));
+    let setting = outer.or_else(|| (args.wire != Codec::F32).then(|| format!("--wire {}", args.wire)));
+    match setting.filter(|_| !args.mode.is_cpu()) {
+        Some(setting) => Err(Failure::usage(format!(
+            "{setting} contradicts --mode {}: averages over NCCL are plain; leave it out or take a mode over the CPU",
+            args.mode
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Who evaluates and saves, and how often, as the command line says.
@@ -321,6 +335,11 @@ impl Controller {
         let Extensions { guard: own, outer, on_epoch, on_eval } = extensions;
         if let Some(own) = own.as_ref().filter(|_| setup.config.scheduling.deterministic) {
             let text = format!("--deterministic contradicts this program, which brings the guard {:?}", own.name());
+            return Err(Failure::usage(text));
+        }
+        if let Some(outer) = outer.as_ref().filter(|_| !setup.config.mode.is_cpu()) {
+            let mode = setup.config.mode;
+            let text = format!("--mode {mode} contradicts this program, which brings an outer optimizer ({outer:?})");
             return Err(Failure::usage(text));
         }
         let (guard, outer) = (guard(own, setup.guard)?, self::outer(outer, setup.outer)?);

@@ -167,3 +167,14 @@ fn without_nccl_the_run_says_what_is_missing() {
     ended.said(&["NCCL"]);
     world.empties_within(Duration::from_secs(15));
 }
+
+#[test]
+fn what_its_averages_are_not_made_with_is_refused_by_name() {
+    let world = World::new();
+    for (options, said) in [
+        ("--outer nesterov:0.7,0.9", "--outer nesterov:0.7,0.9 contradicts --mode nccl-cadence"),
+        ("--wire int8", "--wire int8 contradicts --mode nccl-cadence"),
+    ] {
+        world.train(&format!("run -n 2 --mode nccl-cadence {options}"), "").exits(2).said(&[said]);
+    }
+}
