@@ -13,8 +13,8 @@ use crate::dataset::Dataset;
 use crate::evaluating::Evaluating;
 use crate::reduce::{CpuReduce, ManifestError};
 use crate::session::{
-    Application, BatchOrder, Contribution, End, Failure, Found, Identity, Input, Lost, Output, ResultWhole, Session,
-    SnapshotTaken, Trained, Violation, WarmUp,
+    Application, BatchOrder, Contribution, End, Failure, Found, Identity, Input, Lost, Output, Session, SnapshotTaken,
+    Trained, Violation, WarmUp,
 };
 use crate::trainee::{Asks, Fault, LrPosition, StepContext, Trainee};
 use crate::user_code::{fault, learning_rate, user};
@@ -335,10 +335,8 @@ impl<'a, T: Trainee> Worker<'a, T> {
             Ok(None) => {}
             Ok(Some((chunks, measured))) => {
                 self.session.handle(Input::ResultGrew { round, chunks }, now);
-                if let Some(m) = measured {
-                    let (digest, divergence) = (m.digest, m.divergence);
-                    let whole = ResultWhole { round, digest, divergence, pre_norm: m.pre_norm, post_norm: m.post_norm };
-                    self.session.handle(Input::ResultWhole(whole), now);
+                if let Some(measured) = measured {
+                    self.session.handle(Input::ResultWhole(measured.of(round)), now);
                 }
             }
             Err(violation) => self.session.handle(Input::Failed(violation.into()), now),

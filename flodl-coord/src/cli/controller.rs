@@ -70,7 +70,10 @@ pub(crate) fn serve(args: &ServeArgs, extensions: Extensions, console: &Console)
     let controller = Controller::open(setup, bound, Some(past), extensions)?;
     let dir = controller.setup.dir.path().display();
     console.say(&format!("waiting for hosts; let one in with: flodl ticket HOST --run-dir {dir}"));
-    console.say(&format!("should this controller die: flodl serve --resume-journal {dir}"));
+    // Over NCCL the ranks alone hold the consensus, and there is nothing to go on from.
+    if controller.setup.config.mode.is_cpu() {
+        console.say(&format!("should this controller die: flodl serve --resume-journal {dir}"));
+    }
     controller.run(None)
 }
 

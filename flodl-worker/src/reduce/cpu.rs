@@ -4,7 +4,7 @@ use super::flat::{
     Flat, Gather, Inspect, LayoutMismatch, ManifestError, Map, Piece, Scatter, ScatterDigest, Spread, ValueDigest,
 };
 use super::passage::Passage;
-use crate::session::Violation;
+use crate::session::{ResultWhole, Violation};
 use crate::trainee::{Fault, Trainee};
 use bytes::Bytes;
 use flodl_cpureduce::{
@@ -58,6 +58,14 @@ pub struct Measured {
     pub pre_norm: f64,
     /// |average|.
     pub post_norm: f64,
+}
+
+impl Measured {
+    /// The same as what a session is told of that round's result.
+    pub(crate) fn of(self, round: Round) -> ResultWhole {
+        let Measured { digest, divergence, pre_norm, post_norm } = self;
+        ResultWhole { round, digest, divergence, pre_norm, post_norm }
+    }
 }
 
 /// A round's result as far as it has come.

@@ -110,8 +110,10 @@ impl Environment {
 
 fn descriptors(value: String) -> Result<[i32; 3], EnvironmentError> {
     let numbers: Result<Vec<i32>, _> = value.split(',').map(str::parse).collect();
-    let three = numbers.ok().and_then(|numbers| numbers.try_into().ok());
-    let expected = "three numbers between commas";
+    // Each is taken over, and closed, by itself.
+    let differ = |[a, b, c]: &[i32; 3]| a != b && b != c && a != c;
+    let three = numbers.ok().and_then(|numbers| numbers.try_into().ok()).filter(differ);
+    let expected = "three different numbers between commas";
     three.ok_or(EnvironmentError::Malformed { name: "FLODL_SHM_FDS", value, expected })
 }
 
@@ -183,6 +185,7 @@ mod tests {
             ("FLODL_PATIENCE_MS", ""),
             ("FLODL_SHM_FDS", "7,8"),
             ("FLODL_SHM_FDS", "7,8,x"),
+            ("FLODL_SHM_FDS", "7,8,7"),
             ("FLODL_RUN_ID", "0001"),
             ("FLODL_RUN_ID", "000102030405060708090a0b0c0d0e\u{e9}"),
             ("FLODL_RUN_ID", "+00102030405060708090a0b0c0d0eff"),

@@ -2,7 +2,7 @@
 
 use super::{Clock, Sending, Turn, Worker};
 use crate::reduce::{Label, Passage, Passed};
-use crate::session::{Failure, Input, ResultWhole};
+use crate::session::{Failure, Input};
 use crate::trainee::Trainee;
 use crate::user_code::{fault, user};
 use core::time::Duration;
@@ -50,10 +50,8 @@ impl<T: Trainee> Worker<'_, T> {
         let now = clock.now();
         self.session.handle(Input::Heard, now);
         self.session.handle(Input::ResultGrew { round, chunks }, now);
-        if let Some(m) = measured {
-            let (digest, divergence) = (m.digest, m.divergence);
-            let whole = ResultWhole { round, digest, divergence, pre_norm: m.pre_norm, post_norm: m.post_norm };
-            self.session.handle(Input::ResultWhole(whole), now);
+        if let Some(measured) = measured {
+            self.session.handle(Input::ResultWhole(measured.of(round)), now);
         }
         Ok(true)
     }
